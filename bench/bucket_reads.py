@@ -36,16 +36,16 @@ class BucketReads:
         """Takes in what the kernel has told since the last time. It holds about 16,000 events, then raises RuntimeError here."""
         while True:
             try:
-                told = os.read(self._file, _READ_BYTES)
+                reported = os.read(self._file, _READ_BYTES)
             except BlockingIOError:
                 return
-            self._take_in(told)
+            self._take_in(reported)
 
-    def _take_in(self, told: bytes) -> None:
+    def _take_in(self, reported: bytes) -> None:
         at = 0
-        while at < len(told):
-            watch, mask, _, length = _EVENT.unpack_from(told, at)
-            name = told[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode()
+        while at < len(reported):
+            watch, mask, _, length = _EVENT.unpack_from(reported, at)
+            name = reported[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode()
             at += _EVENT.size + length
             if mask & _IN_Q_OVERFLOW:
                 raise RuntimeError("more was read of the bucket than the kernel could tell")

@@ -138,13 +138,13 @@ def _serve(directory: Path, tell: Connection) -> None:
 def floor_server(directory: Path) -> Iterator[int]:
     """The port of a floor that writes into `directory`, in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    told, tell = context.Pipe(duplex=False)
+    reported, tell = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(directory, tell), daemon=True)
     process.start()
     try:
-        if not told.poll(20):
+        if not reported.poll(20):
             raise TimeoutError(f"the floor's process did not start (exit code {process.exitcode})")
-        yield told.recv()
+        yield reported.recv()
     finally:
         process.kill()
         process.join()

@@ -44,8 +44,8 @@ class Cpu(NamedTuple):
 
     def __str__(self) -> str:
         others = max(0.0, self.machine - self.brokers - self.client - self.etcd)
-        told = (("brokers", self.brokers), ("client", self.client), ("etcd", self.etcd), ("others", others))
-        return ", ".join(f"{who} {number(cores)}" for who, cores in told) + f" of {os.cpu_count()} cores"
+        reported = (("brokers", self.brokers), ("client", self.client), ("etcd", self.etcd), ("others", others))
+        return ", ".join(f"{who} {number(cores)}" for who, cores in reported) + f" of {os.cpu_count()} cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def watch_groups(run: Run, served: ServedCluster, *, commits: bool) -> Watched:
     )
 
 
-def told_of_waits(calls: Calls) -> str:
+def waits_note(calls: Calls) -> str:
     """In milliseconds, beside the figure that is the 99th percentile."""
     waited_ms, late_ms = list(calls.waited_s * 1000), list(calls.late_s * 1000)
     return (

@@ -93,7 +93,7 @@ class _Made:
     late_s: list[float] = field(default_factory=list)
     failures: list[tuple[float, str]] = field(default_factory=list)
 
-    def told(self, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
+    def reported(self, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
         if answer is None:
             self.failures.append((due_s, instead))
         else:
@@ -112,19 +112,19 @@ class _Member:
     commit: groups_pb2.OffsetCommitRequest
 
     def beat(self, due_s: float, late_s: float, made: _Made) -> None:
-        self.coordinator.call(_HEARTBEAT, self.heartbeat, partial(made.told, due_s, late_s))
+        self.coordinator.call(_HEARTBEAT, self.heartbeat, partial(made.reported, due_s, late_s))
 
     def commit_next(self, due_s: float, late_s: float, made: _Made) -> None:
         self.commit.offsets[0].offset += 1
-        self.coordinator.call(_COMMIT, self.commit.SerializeToString(), partial(_told_of_commit, made, due_s, late_s))
+        self.coordinator.call(_COMMIT, self.commit.SerializeToString(), partial(_take_commit_answer, made, due_s, late_s))
 
 
-def _told_of_commit(made: _Made, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
+def _take_commit_answer(made: _Made, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
     if answer is not None:
         error = groups_pb2.OffsetCommitResponse.FromString(answer).errors[0]
         if error.code:
             answer, instead = None, f"refused: {error.message}"
-    made.told(due_s, late_s, answer, instead)
+    made.reported(due_s, late_s, answer, instead)
 
 
 # To each broker, by its address.

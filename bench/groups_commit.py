@@ -16,7 +16,7 @@ import uvloop
 from bench.cluster import BROKERS, cluster
 from bench.etcd_server import etcd
 from bench.figures import Figure, Target, median, number, percentile, spread
-from bench.groups_at_scale import told_of_waits, watch_groups
+from bench.groups_at_scale import waits_note, watch_groups
 from bench.groups_client import COMMIT_EVERY_S
 from bench.run import Run
 from metadata.groups.offsets import CommittedOffset, encode_offset
@@ -61,7 +61,7 @@ def measure(run: Run) -> list[Figure]:
             percentile(list(commits.waited_s * 1000), 99),
             "ms",
             Target(most=COMMIT_MS_MAX),
-            told_of_waits(commits),
+            waits_note(commits),
         ),
         Figure("transactions for each commit", transactions / due, "", note=f"{number(per_second)} of them a second"),
         Figure(

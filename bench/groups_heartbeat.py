@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bench.cluster import BROKERS, cluster
 from bench.figures import Figure, Target, number, percentile
-from bench.groups_at_scale import told_of_waits, watch_groups
+from bench.groups_at_scale import waits_note, watch_groups
 from bench.groups_client import ANSWER_S_MAX, beat_at, beat_at_full_speed
 from bench.grpc_floor import bare_servers
 from bench.run import Run
@@ -57,7 +57,7 @@ def measure(run: Run) -> list[Figure]:
             f"{run.groups:,} groups on {len(BROKERS)} brokers, one each {run.heartbeat_every_s:g} s; joined in "
             f"{watched.joined_in_s:.0f} s, meanwhile {watched.refused}",
         ),
-        Figure("heartbeat, p99", percentile(list(beats.waited_s * 1000), 99), "ms", note=told_of_waits(beats)),
+        Figure("heartbeat, p99", percentile(list(beats.waited_s * 1000), 99), "ms", note=waits_note(beats)),
         Figure(
             "requests to etcd for each heartbeat, beyond rest",
             watched.beyond_rest / due,

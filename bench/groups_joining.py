@@ -19,7 +19,7 @@ AT_ONCE_MAX: Final = 500
 # A join in time takes 0.5 s, in which the coordinator waits for other members, and three calls.
 LATE_S: Final = 3.0
 AGAIN_S: Final = 0.2
-TOLD_MAX: Final = 3
+REPORTED_MAX: Final = 3
 _NUMBER: Final = re.compile(r"\d+")
 
 
@@ -53,9 +53,9 @@ class Refusals:
     def __str__(self) -> str:
         if not self._alike:
             return "none was refused"
-        told = [f"{count:,} × {self._first[kind]}" for kind, count in self._alike.most_common(TOLD_MAX)]
-        others = len(self._alike) - TOLD_MAX
-        return "; ".join([*told, f"and {others} other reasons"] if others > 0 else told)
+        reported = [f"{count:,} × {self._first[kind]}" for kind, count in self._alike.most_common(REPORTED_MAX)]
+        others = len(self._alike) - REPORTED_MAX
+        return "; ".join([*reported, f"and {others} other reasons"] if others > 0 else reported)
 
 
 async def join_all(groups: int, join: Callable[[int], Awaitable[None]], *, within_s: float) -> Refusals:

@@ -49,13 +49,13 @@ def bare_servers(count: int) -> Iterator[list[BareServer]]:
         theirs.close()
 
 
-def _serve(told: Connection) -> None:
+def _serve(reported: Connection) -> None:
     async def run() -> None:
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([_Anything()])
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        told.send((port, multiprocessing.current_process().pid))
+        reported.send((port, multiprocessing.current_process().pid))
         await server.wait_for_termination()
 
     uvloop.run(run())

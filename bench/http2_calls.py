@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import unquote
 
 # The answer's message; or None, and what came in its place.
-Told = Callable[[bytes | None, str], None]
+Reported = Callable[[bytes | None, str], None]
 
 MESSAGE_BYTES_MAX: Final = 16_000
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -41,7 +41,7 @@ class Method(NamedTuple):
 
 class _Call(NamedTuple):
     give_up_s: float
-    told: Told
+    reported: Reported
     timeout_s: float
 
 
@@ -67,14 +67,14 @@ class UnaryConnection(asyncio.Protocol):
         self._held: deque[bytes] = deque()
         """DATA frames that wait for room in the window."""
 
-    def call(self, to: Method, message: bytes, told: Told) -> None:
+    def call(self, to: Method, message: bytes, reported: Reported) -> None:
         """`told` is called once: with the answer, or in `give_up` when there is none in time, or when the connection ends."""
         assert len(message) <= MESSAGE_BYTES_MAX, "one frame"
         if self._transport is None or self._transport.is_closing():
-            told(None, "the connection has ended")
+            reported(None, "the connection has ended")
             return
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        self._calls[stream] = _Call(time.monotonic() + to.timeout_s, told, to.timeout_s)
+        self._calls[stream] = _Call(time.monotonic() + to.timeout_s, reported, to.timeout_s)
         self._transport.write(_frame(_HEADERS, _END_HEADERS, stream, to.headers))
         self._held.append(_frame(_DATA, _END_STREAM, stream, b"\0" + len(message).to_bytes(4) + message))
         self._send_held()
@@ -83,7 +83,7 @@ class UnaryConnection(asyncio.Protocol):
         """The answer. Raises CallRefused."""
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def told(answer: bytes | None, instead: str) -> None:
+        def reported(answer: bytes | None, instead: str) -> None:
             if answered.done():
                 return
             if answer is None:
@@ -91,7 +91,7 @@ class UnaryConnection(asyncio.Protocol):
             else:
                 answered.set_result(answer)
 
-        self.call(to, message, told)
+        self.call(to, message, reported)
         return await answered
 
     def give_up(self) -> None:
@@ -151,7 +151,7 @@ class UnaryConnection(asyncio.Protocol):
     def _finish(self, stream: int, answer: bytes | None, instead: str) -> None:
         self._bodies.pop(stream, None)
         if (call := self._calls.pop(stream, None)) is not None:
-            call.told(answer, instead)
+            call.reported(answer, instead)
 
     def _send_held(self) -> None:
         while self._held and len(self._held[0]) - _FRAME_HEADER.size <= self._window:

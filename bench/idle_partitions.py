@@ -81,7 +81,7 @@ class Idle(NamedTuple):
         return self.asked.total() * 60 / self.seconds
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return ", ".join(f"{what}: {count}" for what, count in self.asked.most_common()) or "none"
 
 
@@ -98,14 +98,14 @@ def measure(run: Run) -> list[Figure]:
             many.per_minute,
             "1/min",
             Target(most=PER_MINUTE_MAX),
-            f"in {many.seconds:.0f} s {many.told}",
+            f"in {many.seconds:.0f} s {many.reported}",
         ),
         Figure(
             f"the same, {FEW_TOPICS * PARTITIONS_PER_TOPIC:,} partitions",
             few.per_minute,
             "1/min",
             Target(most=PER_MINUTE_MAX),
-            f"in {few.seconds:.0f} s {few.told}",
+            f"in {few.seconds:.0f} s {few.reported}",
         ),
         Figure(
             f"CPU at rest, {partitions:,} partitions",

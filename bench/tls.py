@@ -130,12 +130,12 @@ def _figures(what: str, rounds: list[list[Cost]], library: str) -> list[Figure]:
     theirs = [with_tls.cpu_s - plain.cpu_s for _, _, plain, with_tls in rounds]
     return [
         Figure(f"{what}: CPU that TLS adds, beside a bare server's", median(ours) / median(theirs), "×", Target(most=1.1)),
-        Figure("it adds to the broker, for a gigabyte", median(ours), "s", note=f"{spread(ours)}; {_told(rounds, 0)}"),
-        Figure("it adds to the bare server", median(theirs), "s", note=f"{library}; {spread(theirs)}; {_told(rounds, 2)}"),
+        Figure("it adds to the broker, for a gigabyte", median(ours), "s", note=f"{spread(ours)}; {_reported(rounds, 0)}"),
+        Figure("it adds to the bare server", median(theirs), "s", note=f"{library}; {spread(theirs)}; {_reported(rounds, 2)}"),
     ]
 
 
-def _told(rounds: list[list[Cost]], first: int) -> str:
+def _reported(rounds: list[list[Cost]], first: int) -> str:
     without, with_tls = (median(one[place].cpu_s for one in rounds) for place in (first, first + 1))
     return f"{without:.2f} s without TLS, {with_tls:.2f} with"
 

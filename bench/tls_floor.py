@@ -64,7 +64,7 @@ def bare_doors(cert: Path, key: Path) -> Iterator[BareServer]:
         process.join()
 
 
-def _serve(told: Connection, cert: Path, key: Path) -> None:
+def _serve(reported: Connection, cert: Path, key: Path) -> None:
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def _serve(told: Connection, cert: Path, key: Path) -> None:
         for tls in (None, context):
             listener = await loop.create_server(_Requests, "127.0.0.1", 0, ssl=tls)
             ports.append(listener.sockets[0].getsockname()[1])
-        told.send(ports)
+        reported.send(ports)
         await server.wait_for_termination()
 
     uvloop.run(run())

@@ -1,11 +1,17 @@
-"""The Python SDK of Tidelog: `connect` and `connect_sync`, what they take and what they give back.
+"""The Python SDK of Tidelog: `connect` and `connect_sync`, what they take and what they return.
 
     async with tidelog.connect("http://localhost:8080") as log:
         ack = await log.produce("orders", {"id": 7}, key="c-7")
         async for record in log.consume("orders", follow=False):
             print(record.offset, record.json())
 
-Names are imported at first use, so that `import tidelog` (and the command line's --help) costs nothing.
+    client.py ─▶ producer/, consumer/, group/, admin/ ─▶ transport/ ─▶ brokers over gRPC      blocking/ wraps client.py
+
+Invariants:
+- Names are imported at first use, so `import tidelog` and the command line's `--help` cost nothing.
+- Errors are those of `metadata/errors.py`, and say what the caller should do next.
+
+The SDK must not import the gateway, except for the protocol in gateway/proto. The tools bucket/, cli/ and demo/ are not part of it.
 """
 
 from __future__ import annotations

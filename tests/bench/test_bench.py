@@ -145,26 +145,26 @@ def test_calls_as_bare_frames_are_answered_refused_or_given_up() -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         _, connection = await asyncio.get_running_loop().create_connection(UnaryConnection, "127.0.0.1", port)
-        told: dict[bytes, tuple[bytes | None, str]] = {}
-        all_told = asyncio.Event()
+        reported: dict[bytes, tuple[bytes | None, str]] = {}
+        all_output = asyncio.Event()
         messages = [b"refuse", *(b"%d" % number * 3_000 for number in range(100))]  # more than fits the first window
 
         def tell(message: bytes, found: bytes | None, instead: str) -> None:
-            told[message] = found, instead
-            if len(told) == len(messages):
-                all_told.set()
+            reported[message] = found, instead
+            if len(reported) == len(messages):
+                all_output.set()
 
         try:
             for message in messages:
                 connection.call(method("/test.Service/Reverse", timeout_s=30.0), message, partial(tell, message))
             async with asyncio.timeout(60):
-                await all_told.wait()
-            assert told.pop(b"refuse") == (None, f"refused: {WHY}")
-            assert all(found == message[::-1] for message, (found, _) in told.items())
+                await all_output.wait()
+            assert reported.pop(b"refuse") == (None, f"refused: {WHY}")
+            assert all(found == message[::-1] for message, (found, _) in reported.items())
             assert sorted(asked) == sorted(messages)
             connection.call(method("/test.Service/Reverse", timeout_s=0.0), b"silence", partial(tell, b"silence"))
             connection.give_up()
-            assert told[b"silence"] == (None, "no answer within 0 s")
+            assert reported[b"silence"] == (None, "no answer within 0 s")
         finally:
             connection.close()
             await server.stop(None)

@@ -78,9 +78,9 @@ def prove(rules: Sequence[str], seed: int, *, for_s: float) -> int:
     for rule in rules:
         for tried in range(seed, seed + TRIES):
             counted = Counter(violation.anomaly for violation in check(_broken_events(rule, tried, for_s=for_s)))
-            told = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(counted.items())) or "nothing"
+            reported = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(counted.items())) or "nothing"
             found = bool(FOUND_BY[rule] & counted.keys())
-            print(f"{rule:22} {'found' if found else 'not found'} by seed {tried}: {told}", flush=True)
+            print(f"{rule:22} {'found' if found else 'not found'} by seed {tried}: {reported}", flush=True)
             if found:
                 break
         else:

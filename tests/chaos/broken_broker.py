@@ -156,7 +156,10 @@ def _commits_ahead() -> list[tuple[Any, str, Any]]:
 
     async def ahead(self: GroupCoordinator, name: str) -> StoredOffsets:
         found, wrong = await offsets(self, name), due()
-        moved = {at: msgspec.structs.replace(told, offset=told.offset + AHEAD * wrong) for at, told in found.committed.items()}
+        moved = {
+            at: msgspec.structs.replace(reported, offset=reported.offset + AHEAD * wrong)
+            for at, reported in found.committed.items()
+        }
         return found._replace(committed=moved)
 
     return [(GroupCoordinator, "offsets", ahead)]

@@ -77,10 +77,10 @@ class Broker:
     @property
     def ready(self) -> bool:
         """Whether the present process has told its addresses."""
-        return self.process is not None and self._told.stat().st_size > 0
+        return self.process is not None and self._reported.stat().st_size > 0
 
     @property
-    def _told(self) -> Path:
+    def _reported(self) -> Path:
         return self.directory / f"{self.broker_id}.ready"
 
     def start(self) -> None:
@@ -100,12 +100,12 @@ class Broker:
         }
         flags = [word for name, value in arguments.items() if value for word in (f"--{name}", value)]
         self.ends_by_order = False
-        with self._told.open("wb") as told, self.log.open("ab") as log:
+        with self._reported.open("wb") as reported, self.log.open("ab") as log:
             self.process = self.start_process(
                 [sys.executable, "-m", *self.program, "serve", *flags],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
-                stdout=told,
+                stdout=reported,
                 stderr=log,
                 env=dict(self.environment),
             )

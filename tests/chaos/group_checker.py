@@ -25,7 +25,7 @@ from tests.chaos.history import (
     AnyEvent,
     Assigned,
     Committed,
-    CommittedTold,
+    CommittedReported,
     GaveUp,
     GroupEnd,
     HandedOut,
@@ -90,7 +90,7 @@ class _Partition:
     # The times at which a higher offset was acknowledged; `acknowledged` has these offsets.
     acknowledged_s: list[float] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=lambda: [0])
-    told: int = 0
+    reported: int = 0
 
     def acknowledges(self, offset: int, time_s: float) -> None:
         if offset > self.acknowledged[-1]:
@@ -136,8 +136,8 @@ class _Judge:
                     self.figures[group].commits += 1
                     for partition, offset in offsets:
                         self._partitions[group, partition].acknowledges(offset, time_s)
-                case CommittedTold():
-                    yield from self._told(event)
+                case CommittedReported():
+                    yield from self._reported(event)
                 case Lived(group=group, dropped=dropped):
                     self.figures[group].lives += 1
                     self.figures[group].dropped += dropped
@@ -197,15 +197,15 @@ class _Judge:
             found.processed.add(reading.processed, event.next_offset)
             reading.processed = event.next_offset
 
-    def _told(self, event: CommittedTold) -> Iterator[Anomaly]:
+    def _reported(self, event: CommittedReported) -> Iterator[Anomaly]:
         for partition, offset in event.offsets:
             found = self._partitions[event.group, partition]
             what = f"after {event.time_s} s {offset} is told to be committed of partition {partition} by {event.group}"
-            if offset < (least := max(found.told, found.acknowledged_before(event.asked_s))):
+            if offset < (least := max(found.reported, found.acknowledged_before(event.asked_s))):
                 yield "commit-went-back", f"{what}; it was {least} before"
             if offset > (complete_to := found.processed.complete_to):
                 yield "commit-beyond", f"{what}; {complete_to} was processed by nobody"
-            found.told = max(found.told, offset)
+            found.reported = max(found.reported, offset)
 
     def _end(self, event: GroupEnd) -> Iterator[Anomaly]:
         committed = dict(event.offsets)

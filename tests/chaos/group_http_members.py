@@ -21,7 +21,7 @@ import aiohttp
 from tests.chaos.history import (
     Assigned,
     Committed,
-    CommittedTold,
+    CommittedReported,
     GaveUp,
     GroupEnd,
     HandedOut,
@@ -46,7 +46,7 @@ WORK_S: Final = 0.05
 ASKED_EVERY_S: Final = 0.5
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     # 0: no answer.
     status: int
     content: Any
@@ -73,18 +73,18 @@ class GroupDoors:
         self._session = session
         self._rng = rng
 
-    async def ask(self, verb: str, path: str, body: Any = None, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Told:
+    async def ask(self, verb: str, path: str, body: Any = None, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Reported:
         timeout = aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             url = f"{self._rng.choice(self._urls)}/v1/groups/{path}"
             async with self._session.request(verb, url, json=body, timeout=timeout) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            return Told(0, f"{type(error).__name__}: {error}")
+            return Reported(0, f"{type(error).__name__}: {error}")
         try:
-            return Told(response.status, json.loads(content) if content else None)
+            return Reported(response.status, json.loads(content) if content else None)
         except ValueError:
-            return Told(response.status, content.decode(errors="replace"))
+            return Reported(response.status, content.decode(errors="replace"))
 
 
 class HttpMember:
@@ -165,15 +165,15 @@ class _Life:
         self._history.add(GaveUp(self._history.now_s, GROUP, self.member, self._partitions))
         self._partitions = ()
 
-    def _refused(self, told: Told) -> None:
+    def _refused(self, reported: Reported) -> None:
         """Whatever comes of it, the member joins again."""
-        match told.code:
+        match reported.code:
             case "REBALANCE_IN_PROGRESS" | "STALE_GENERATION":
                 pass
             case "UNKNOWN_MEMBER":
                 self._member_id = ""
             case _:
-                self._history.add(Unexpected(self._history.now_s, self.member, told.why))
+                self._history.add(Unexpected(self._history.now_s, self.member, reported.why))
 
     async def _join(self) -> bool:
         asked = {
@@ -183,31 +183,31 @@ class _Life:
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
         }
-        told = await self._doors.ask("POST", f"{GROUP}/members", asked, timeout_s=JOIN_TIMEOUT_S)
-        if told.status != HTTPStatus.CREATED:
-            if isinstance(told.content, dict):
-                self._member_id = told.content.get("member_id", self._member_id)
-            if not told.may_pass:
-                self._refused(told)
+        reported = await self._doors.ask("POST", f"{GROUP}/members", asked, timeout_s=JOIN_TIMEOUT_S)
+        if reported.status != HTTPStatus.CREATED:
+            if isinstance(reported.content, dict):
+                self._member_id = reported.content.get("member_id", self._member_id)
+            if not reported.may_pass:
+                self._refused(reported)
             return False
-        self._member_id, self._generation = told.content["member_id"], told.content["generation"]
+        self._member_id, self._generation = reported.content["member_id"], reported.content["generation"]
         self._cursor, self._uncommitted = "", {}
-        self._partitions = tuple(number for topic in told.content["assignment"] for number in topic["partitions"])
+        self._partitions = tuple(number for topic in reported.content["assignment"] for number in topic["partitions"])
         self._history.add(Assigned(self._history.now_s, GROUP, self.member, self._generation, self._partitions))
         return True
 
     async def _read(self) -> bool:
         """Whether to go on in this generation."""
         query = f"generation={self._generation}&cursor={self._cursor}&commit=true&wait_ms={WAIT_MS}&max_records={RECORDS_MAX}"
-        told = await self._doors.ask("GET", f"{self._path}/records?{query}&value_format=text")
-        if told.status == HTTPStatus.OK:
+        reported = await self._doors.ask("GET", f"{self._path}/records?{query}&value_format=text")
+        if reported.status == HTTPStatus.OK:
             self._acknowledged(self._uncommitted)
-            await self._work_on(told.content)
+            await self._work_on(reported.content)
             return True
-        if told.may_pass:
+        if reported.may_pass:
             await asyncio.sleep(PAUSE_S)
             return True
-        self._refused(told)
+        self._refused(reported)
         if self._member_id and self._uncommitted:
             await self._commit()
         return False
@@ -231,13 +231,13 @@ class _Life:
             self._history.add(Processed(self._history.now_s, GROUP, self.member, partition, placed[-1][0] + 1))
 
     async def _commit(self) -> None:
-        told = await self._doors.ask("POST", f"{self._path}/offsets", {"generation": self._generation, "cursor": self._cursor})
-        if told.status == HTTPStatus.OK:
+        reported = await self._doors.ask("POST", f"{self._path}/offsets", {"generation": self._generation, "cursor": self._cursor})
+        if reported.status == HTTPStatus.OK:
             self._acknowledged(
-                {offset["partition"]: offset["offset"] for offset in told.content["offsets"] if "error" not in offset}
+                {offset["partition"]: offset["offset"] for offset in reported.content["offsets"] if "error" not in offset}
             )
-        elif not told.may_pass:
-            self._refused(told)
+        elif not reported.may_pass:
+            self._refused(reported)
 
     def _acknowledged(self, offsets: Mapping[int, int]) -> None:
         if offsets:
@@ -261,12 +261,12 @@ class GroupWatcher:
         while True:
             for group in self._groups:
                 asked_s = self._history.now_s
-                told = await self._doors.ask("GET", f"{group}/offsets?topic={TOPIC}")
-                if told.status == HTTPStatus.OK:
-                    offsets = tuple((offset["partition"], offset["offset"]) for offset in told.content["offsets"])
-                    self._history.add(CommittedTold(self._history.now_s, asked_s, group, offsets))
-                elif not told.may_pass:
-                    self._history.add(Unexpected(self._history.now_s, self.name, f"{group}: {told.why}"))
+                reported = await self._doors.ask("GET", f"{group}/offsets?topic={TOPIC}")
+                if reported.status == HTTPStatus.OK:
+                    offsets = tuple((offset["partition"], offset["offset"]) for offset in reported.content["offsets"])
+                    self._history.add(CommittedReported(self._history.now_s, asked_s, group, offsets))
+                elif not reported.may_pass:
+                    self._history.add(Unexpected(self._history.now_s, self.name, f"{group}: {reported.why}"))
             await asyncio.sleep(ASKED_EVERY_S)
 
     async def at_rest(self, ends: Mapping[int, int]) -> None:
@@ -275,12 +275,12 @@ class GroupWatcher:
         try:
             for group in self._groups:
                 while True:
-                    told = await self._doors.ask("GET", group)
-                    if told.status == HTTPStatus.OK:
-                        offsets = {lag["partition"]: lag["committed_offset"] for lag in told.content["lags"]}
+                    reported = await self._doors.ask("GET", group)
+                    if reported.status == HTTPStatus.OK:
+                        offsets = {lag["partition"]: lag["committed_offset"] for lag in reported.content["lags"]}
                         committed = tuple((partition, offset) for partition, offset in offsets.items() if offset is not None)
-                        last[group] = GroupEnd(self._history.now_s, group, told.content["lag_records"], committed)
-                        if not told.content["lag_records"] and all(
+                        last[group] = GroupEnd(self._history.now_s, group, reported.content["lag_records"], committed)
+                        if not reported.content["lag_records"] and all(
                             offsets.get(partition) == end for partition, end in ends.items()
                         ):
                             break

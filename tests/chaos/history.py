@@ -119,7 +119,7 @@ class Committed(Event, frozen=True, tag="committed"):
     offsets: tuple[tuple[int, int], ...]
 
 
-class CommittedTold(Event, frozen=True, tag="committed told"):
+class CommittedReported(Event, frozen=True, tag="committed told"):
     """What is committed, as some broker says."""
 
     asked_s: float
@@ -210,7 +210,7 @@ AnyEvent = (
     | HandedOut
     | Processed
     | Committed
-    | CommittedTold
+    | CommittedReported
     | Lived
     | GroupEnd
 )

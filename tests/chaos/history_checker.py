@@ -85,11 +85,11 @@ class _Findings:
         """inconsistent-offsets, duplicate: over acknowledgements and everything that anybody read."""
         at: dict[Place, tuple[str, str]] = {}
         of: dict[str, tuple[Place, str]] = {}
-        told: set[tuple[str, Place]] = set()
+        reported: set[tuple[str, Place]] = set()
         for value, place, by in self._observations():
-            if (value, place) in told:
+            if (value, place) in reported:
                 continue
-            told.add((value, place))
+            reported.add((value, place))
             held, first_by = at.setdefault(place, (value, by))
             if held != value:
                 evidence = f"{_at(place)} is {held} ({first_by}) and {value} ({by})"
@@ -119,12 +119,12 @@ class _Findings:
 
     def read_is_kept(self) -> Iterator[Violation]:
         """lost-write"""
-        told: set[Place] = set()
+        reported: set[Place] = set()
         for poll in self._polls:
             for offset, value in poll.records:
                 place = poll.partition, offset
-                if place not in told and value not in self._acknowledged:
-                    told.add(place)
+                if place not in reported and value not in self._acknowledged:
+                    reported.add(place)
                     yield from self._kept(value, place, f"was read by {poll.reader} at")
 
     def _kept(self, value: str, place: Place, how: str) -> Iterator[Violation]:
@@ -180,15 +180,15 @@ class _Findings:
         refused = {
             value: event.why for event in self._events if isinstance(event, Refused) for value in self._sent[event.operation].values
         }
-        told: set[str] = set()
+        reported: set[str] = set()
         for value, place, by in self._observations():
-            if value in told:
+            if value in reported:
                 continue
             if value not in sent:
-                told.add(value)
+                reported.add(value)
                 yield Violation("made-up", f"{value} lies at {_at(place)} ({by}), and nobody sent it")
             elif value in refused:
-                told.add(value)
+                reported.add(value)
                 yield Violation("refused-write", f"{value} was refused ({refused[value]}), and lies at {_at(place)} ({by})")
 
     def producers_are_in_order(self) -> Iterator[Violation]:

@@ -99,28 +99,28 @@ class HttpDoors:
         except (aiohttp.ClientError, TimeoutError) as error:
             return Answer("not known", None, f"{type(error).__name__}: {error}")
         try:
-            told = json.loads(content)
+            reported = json.loads(content)
         except ValueError:
             return Answer("refused for good", None, f"{response.status} with {content[:200]!r}")
-        return judge(response.status, told)
+        return judge(response.status, reported)
 
 
-def judge(status: int, told: Any) -> Answer:
+def judge(status: int, reported: Any) -> Answer:
     """What the client may take an answer for. Where some results are errors, the request counts as the first of them says: those
     who spread a request over partitions repeat it whole."""
     if status in (200, 201):
-        errors = [result["error"] for result in told.get("results", ()) if "error" in result]
+        errors = [result["error"] for result in reported.get("results", ()) if "error" in result]
         if not errors:
-            return Answer("done", told)
-        told = errors[0]
-    why = f"{told.get('code')}: {told.get('detail')}"
-    if not told.get("nothing_was_written") and status >= 500:
-        return Answer("not known", told, why)
-    if told.get("nothing_was_written") and told.get("retryable"):
-        return Answer("nothing written", told, why)
-    if not told.get("nothing_was_written") and told.get("retryable"):
-        return Answer("not known", told, why)
-    return Answer("refused for good", told, why)
+            return Answer("done", reported)
+        reported = errors[0]
+    why = f"{reported.get('code')}: {reported.get('detail')}"
+    if not reported.get("nothing_was_written") and status >= 500:
+        return Answer("not known", reported, why)
+    if reported.get("nothing_was_written") and reported.get("retryable"):
+        return Answer("nothing written", reported, why)
+    if not reported.get("nothing_was_written") and reported.get("retryable"):
+        return Answer("not known", reported, why)
+    return Answer("refused for good", reported, why)
 
 
 class HttpProducer(ABC):
@@ -290,11 +290,11 @@ class HttpReader:
         if answer.outcome != "done":
             await asyncio.sleep(PAUSE_S)
             return None
-        told = answer.content
-        high_watermark: int = told["high_watermark"]
-        records = _placed(told)
+        reported = answer.content
+        high_watermark: int = reported["high_watermark"]
+        records = _placed(reported)
         self._history.add(Polled(self._history.now_s, self.name, partition, offset, records, high_watermark))
-        self.positions[partition] = told["next_offset"]
+        self.positions[partition] = reported["next_offset"]
         return high_watermark
 
 
@@ -342,8 +342,8 @@ class StreamReader(ABC):
         self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], placed))
         self.positions[partition] = offset + 1
 
-    def ended(self, status: int, told: Any) -> None:
-        answer = judge(status, told)
+    def ended(self, status: int, reported: Any) -> None:
+        answer = judge(status, reported)
         if answer.outcome == "refused for good":
             self._history.add(Unexpected(self._history.now_s, self.name, answer.why))
 
@@ -385,16 +385,16 @@ class LineReader(StreamReader):
             path = f"{self.topic}/partitions/{partition}/records?offset={self.positions[partition]}&value_format=text&wait_ms=1000"
             async with aclosing(self.lines(path, {"accept": "application/x-ndjson"})) as lines:
                 async for line in lines:
-                    told = json.loads(line)
-                    if "error" in told:
-                        self.ended(HTTPStatus.SERVICE_UNAVAILABLE, told["error"])
+                    reported = json.loads(line)
+                    if "error" in reported:
+                        self.ended(HTTPStatus.SERVICE_UNAVAILABLE, reported["error"])
                     else:
-                        self.took(told)
+                        self.took(reported)
             await asyncio.sleep(PAUSE_S)
 
 
-def _placed(told: Any) -> Placed:
-    return tuple((record["offset"], value_of(record["value"].encode())) for record in told["records"])
+def _placed(reported: Any) -> Placed:
+    return tuple((record["offset"], value_of(record["value"].encode())) for record in reported["records"])
 
 
 def http_session() -> aiohttp.ClientSession:

@@ -40,7 +40,7 @@ from tests.chaos.kafka_workload import KafkaProducer, KafkaReader
 from tests.chaos.nemesis import torment
 from tests.chaos.topic_workload import NAME as TOPIC_CHANGER
 from tests.chaos.topic_workload import PASSING, TopicChanger
-from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, told_value
+from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, reported_value
 from tests.kit.servers import ROOT, S3Server
 from tests.simulation.bucket_reader import read_bucket
 from tidelog.client import connect
@@ -219,7 +219,7 @@ async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:
     finally:
         await store.close()
     logs: dict[int, Placed] = {
-        int(partition.rpartition("/")[2]): tuple((offset, told_value(record)) for offset, record in records)
+        int(partition.rpartition("/")[2]): tuple((offset, reported_value(record)) for offset, record in records)
         for partition, records in contents.log.items()
         if partition.startswith(f"{topic_id}/")
     }
@@ -236,11 +236,11 @@ async def _verify_bucket(cluster: Cluster) -> None:
     )
     try:
         async with asyncio.timeout(VERIFY_TIMEOUT_S):
-            told, _ = await process.communicate()
+            reported, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        what = f"exit code {process.returncode}: {told.decode(errors='replace')}"
+        what = f"exit code {process.returncode}: {reported.decode(errors='replace')}"
         cluster.history.add(Unexpected(cluster.history.now_s, "tidelog bucket verify --deep", what))

@@ -11,7 +11,7 @@ from tests.chaos.history import (
     AnyEvent,
     Assigned,
     Committed,
-    CommittedTold,
+    CommittedReported,
     GaveUp,
     GroupEnd,
     HandedOut,
@@ -43,8 +43,8 @@ def committed(member: str, offset: int, *, time_s: float = 4.0) -> Committed:
     return Committed(time_s, "g", member, ((0, offset),))
 
 
-def told(offset: int, *, asked_s: float = 6.0) -> CommittedTold:
-    return CommittedTold(asked_s + 0.1, asked_s, "g", ((0, offset),))
+def reported(offset: int, *, asked_s: float = 6.0) -> CommittedReported:
+    return CommittedReported(asked_s + 0.1, asked_s, "g", ((0, offset),))
 
 
 def read(member: str, *offsets: int, generation: int = 1) -> list[AnyEvent]:
@@ -54,7 +54,7 @@ def read(member: str, *offsets: int, generation: int = 1) -> list[AnyEvent]:
 
 
 # The first member has read two records of the partition.
-BEGUN: list[AnyEvent] = [assigned("a"), *read("a", 0, 1), told(2)]
+BEGUN: list[AnyEvent] = [assigned("a"), *read("a", 0, 1), reported(2)]
 # Another member owns it from now on.
 MOVED: list[AnyEvent] = [*BEGUN, gave_up("a"), assigned("b", generation=2)]
 
@@ -64,7 +64,7 @@ def ended(offset: int, *, lag: int = 0) -> list[AnyEvent]:
     return [Served(9.0, 0, tuple((at, f"p#{at}") for at in range(4))), GroupEnd(9.5, "g", lag, ((0, offset),))]
 
 
-CLEAN: list[AnyEvent] = [*MOVED, *read("b", 2, 3, generation=2), told(4, asked_s=8.0), *ended(4)]
+CLEAN: list[AnyEvent] = [*MOVED, *read("b", 2, 3, generation=2), reported(4, asked_s=8.0), *ended(4)]
 
 
 def names(events: list[AnyEvent]) -> set[str]:
@@ -82,8 +82,8 @@ BROKEN: dict[str, Callable[[], list[AnyEvent]]] = {
     "not-owned": lambda: [*BEGUN, gave_up("a"), handed_out("a", 2)],
     "two-owners": lambda: [*BEGUN, assigned("b"), handed_out("b", 2)],
     "lost-commit": lambda: [*MOVED, handed_out("b", 1, generation=2)],
-    "commit-went-back": lambda: [*BEGUN, told(1, asked_s=7.0)],
-    "commit-beyond": lambda: [*BEGUN, told(3, asked_s=7.0)],
+    "commit-went-back": lambda: [*BEGUN, reported(1, asked_s=7.0)],
+    "commit-beyond": lambda: [*BEGUN, reported(3, asked_s=7.0)],
     "group-lag": lambda: [*MOVED, *read("b", 2, 3, generation=2), *ended(4, lag=1)],
 }
 
@@ -119,7 +119,7 @@ def test_a_commit_whose_answer_was_lost_may_count_or_not() -> None:
 
 
 def test_a_commit_that_was_acknowledged_while_a_broker_was_asked_may_be_told_or_not() -> None:
-    assert anomalies([*BEGUN, handed_out("a", 2), processed("a", 3), committed("a", 3, time_s=7.0), told(2, asked_s=6.5)]) == []
+    assert anomalies([*BEGUN, handed_out("a", 2), processed("a", 3), committed("a", 3, time_s=7.0), reported(2, asked_s=6.5)]) == []
 
 
 def test_a_member_that_does_not_know_yet_that_its_partition_went_to_another_is_counted() -> None:

@@ -32,10 +32,10 @@ def stored_value(value: str) -> bytes:
 
 
 def value_of(stored: bytes) -> str:
-    return told_value(parse_record_value(stored))
+    return reported_value(parse_record_value(stored))
 
 
-def told_value(record: RecordId) -> str:
+def reported_value(record: RecordId) -> str:
     return f"{record.producer}#{record.number}"
 
 

@@ -75,11 +75,11 @@ def test_a_leader_freezes_past_its_lease_and_wakes_up(cluster: ThreeBrokers, tmp
     """SIGSTOP, and SIGCONT when others lead: what it had taken is decided by the bucket, and it begins a new session."""
 
     async def scenario(load: Loaded) -> None:
-        async def told_session() -> int | None:
+        async def reported_session() -> int | None:
             brokers = await load.asking.brokers()
             return brokers["b2"]["session"] if "b2" in brokers else None
 
-        session = await until(told_session)
+        session = await until(reported_session)
         frozen = cluster.brokers["b2"]
         frozen.pause()
         try:
@@ -93,7 +93,7 @@ def test_a_leader_freezes_past_its_lease_and_wakes_up(cluster: ThreeBrokers, tmp
             frozen.resume()
 
         async def has_a_new_session() -> bool:
-            return await told_session() not in (None, session)
+            return await reported_session() not in (None, session)
 
         await until(has_a_new_session)
 

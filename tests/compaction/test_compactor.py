@@ -54,9 +54,9 @@ def test_brokers_are_told_which_partitions_have_a_newer_manifest() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]})
         await scene.compacted()
-        (told,) = (await scene.metadata.range(LAYOUT.compactions)).items
-        assert [(notice.topic_partition, notice.version) for notice in decode_notices(told)] == [(ORDERS, 1), (PAYMENTS, 1)]
-        assert told.lease, "it goes away by itself"
+        (reported,) = (await scene.metadata.range(LAYOUT.compactions)).items
+        assert [(notice.topic_partition, notice.version) for notice in decode_notices(reported)] == [(ORDERS, 1), (PAYMENTS, 1)]
+        assert reported.lease, "it goes away by itself"
 
     on_a_bucket(work)
 
@@ -192,7 +192,7 @@ def test_nothing_is_read_where_others_look_after_it_where_it_is_known_and_for_wh
         scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
         await scene.compacted()
         notice = await delete_records(scene, 1)
-        for is_mine, told in (
+        for is_mine, reported in (
             (False, notice),
             (True, notice),
             (True, msgspec.structs.replace(notice, version=99, is_deletion=False)),
@@ -201,7 +201,7 @@ def test_nothing_is_read_where_others_look_after_it_where_it_is_known_and_for_wh
             compactor = scene.compactor(store=store, is_mine=lambda name, is_mine=is_mine: is_mine)  # type: ignore[misc]
             await compactor.tick()
             reads = store.count("get", "topics/")
-            compactor.hear([told])
+            compactor.hear([reported])
             await compactor.tick()
             assert store.count("get", "topics/") == reads
 

@@ -19,7 +19,7 @@ def per_broker(**external: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({}, "--set bucket=s3://my-bucket/tidelog"),
         ({"bucket": "s3://b"}, "--set etcd.enabled=true"),
@@ -28,12 +28,12 @@ def per_broker(**external: object) -> dict[str, Any]:
         ({"etcd": LEAST["etcd"], "dev": {"enabled": True}}, "dev.enabled=false"),
     ],
 )
-def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], told: str) -> None:
-    assert told in refusal(values, with_least=False)
+def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], reported: str) -> None:
+    assert reported in refusal(values, with_least=False)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"etcd": {"enabled": True}}, "etcd.endpoints names another one"),
         ({"etcd": {"username": "tidelog"}}, "etcd.existingSecret"),
@@ -68,12 +68,12 @@ def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], tol
         ({"settings": {"memory_bytes_max": "4GiB"}}, "use broker.resources.limits.memory"),
     ],
 )
-def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], told: str) -> None:
-    assert told in refusal(values)
+def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], reported: str) -> None:
+    assert reported in refusal(values)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"buckett": "s3://b"}, "buckett"),
         ({"bucket": "my-bucket"}, "bucket"),
@@ -110,10 +110,10 @@ def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], 
         ({"test": {"records": 0}}, "test/records"),
     ],
 )
-def test_the_schema_refuses_what_is_misspelt_or_out_of_bounds(values: dict[str, Any], told: str) -> None:
+def test_the_schema_refuses_what_is_misspelt_or_out_of_bounds(values: dict[str, Any], reported: str) -> None:
     said = refusal(values)
     assert "don't meet the specifications of the schema" in said
-    assert told in said
+    assert reported in said
 
 
 def test_settings_of_the_chart_s_own_are_settings() -> None:

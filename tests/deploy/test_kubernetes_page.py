@@ -75,8 +75,8 @@ def test_the_pod_that_restores_is_one_that_restricted_pod_security_admits() -> N
 
 
 def test_the_grace_that_is_told_is_that_of_the_chart() -> None:
-    (told,) = re.findall(r"\((\d+) s by default", TEXT)
-    assert dict(render().pods)["logs-tidelog"]["terminationGracePeriodSeconds"] == int(told)
+    (reported,) = re.findall(r"\((\d+) s by default", TEXT)
+    assert dict(render().pods)["logs-tidelog"]["terminationGracePeriodSeconds"] == int(reported)
 
 
 def test_files_that_are_named_are_there() -> None:

@@ -57,8 +57,10 @@ def await_brokers(pod: RenderedPod, expected: dict[str, str]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         status, body = pod.get("/v1/brokers")
-        told = {each["broker_id"]: each["grpc_address"] for each in json.loads(body)["brokers"]} if status == HTTPStatus.OK else {}
-        if told == expected:
+        reported = (
+            {each["broker_id"]: each["grpc_address"] for each in json.loads(body)["brokers"]} if status == HTTPStatus.OK else {}
+        )
+        if reported == expected:
             return
         assert time.monotonic() < deadline_s, f"{status}: {body!r}"
         time.sleep(POLL_S)

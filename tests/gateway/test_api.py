@@ -11,5 +11,5 @@ from metadata.topics.topic import Topic
 def test_an_error_names_the_topic_and_leaves_the_keys_of_objects_as_they_are() -> None:
     topic = Topic(id=TopicId("a" * 32), name="orders", partition_count=1, settings={}, created_at_ms=0)
     key = f"topics/orders/{topic.id}/partition=0/x.parquet"
-    told = named(Corrupt(f"{topic.id}/0: {key} is damaged"), topic).message
-    assert told == f"orders/0: {key} is damaged"
+    reported = named(Corrupt(f"{topic.id}/0: {key} is damaged"), topic).message
+    assert reported == f"orders/0: {key} is damaged"

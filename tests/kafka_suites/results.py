@@ -105,7 +105,7 @@ def table(results: Iterable[tuple[str, Sequence[Result]]]) -> list[str]:
         seconds = sum(result.seconds for result in found)
         lines.append(f"{suite:<18}{counts[0]:>8}{counts[1]:>8}{counts[2]:>9}{seconds:>9.1f}")
     for verdict in (Verdict.SKIPPED, Verdict.FAILED):
-        told = [(suite, result) for suite, found in by_suite for result in found if result.verdict is verdict]
-        lines += [f"{verdict}: {suite} {result.test}: {result.reason or 'no reason given'}" for suite, result in told]
+        reported = [(suite, result) for suite, found in by_suite for result in found if result.verdict is verdict]
+        lines += [f"{verdict}: {suite} {result.test}: {result.reason or 'no reason given'}" for suite, result in reported]
     passed = [(suite, result) for suite, found in by_suite for result in found if result.verdict is Verdict.PASSED]
     return lines + [f"{Verdict.PASSED}: {suite} {result.test}: {result.reason}" for suite, result in passed if result.reason]

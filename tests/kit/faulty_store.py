@@ -135,7 +135,7 @@ class FaultyStore:
         *,
         name: str = "client",
         log: list[str] | None = None,
-        told: bool = True,
+        reported: bool = True,
         before_create: Callable[[str], None] | None = None,
         after_create: Callable[[str], None] | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ class FaultyStore:
         self.slow_factor = 1.0
         """Multiplies every delay that is drawn."""
         self.log: list[str] = [] if log is None else log
-        self._told = told
+        self._reported = reported
         self.counts: Counter[str] = Counter()
         """Requests by verb ("create", "get", …), and what befell them ("500 and done", "landed late", …)."""
         self._inner = inner
@@ -348,5 +348,5 @@ class FaultyStore:
     def _note(self, what: str, event: str) -> None:
         """`event` is counted under its first words, up to a colon or comma."""
         self.counts[event.partition(":")[0].partition(",")[0]] += 1
-        if self._told:
+        if self._reported:
             self.log.append(f"{asyncio.get_running_loop().time():12.6f} {self.name} {what}: {event}")

@@ -164,7 +164,7 @@ def serve(asked: socket.socket) -> list[str] | None:
         if not packet:
             return None
         request = json.loads(packet)
-        told, tells = os.pipe()
+        reported, tells = os.pipe()
         if (between := os.fork()) == 0:
             if (command := os.fork()) == 0:
                 break
@@ -174,15 +174,15 @@ def serve(asked: socket.socket) -> list[str] | None:
             os._exit(0)
         for descriptor in (tells, *descriptors):
             os.close(descriptor)
-        number = os.read(told, 32)
-        os.close(told)
+        number = os.read(reported, 32)
+        os.close(reported)
         os.waitpid(between, 0)  # from now on it is a child of whoever asks
         with suppress(BrokenPipeError):
             asked.send(number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
-    for descriptor in (told, tells, *descriptors):
+    for descriptor in (reported, tells, *descriptors):
         os.close(descriptor)
     asked.close()
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]

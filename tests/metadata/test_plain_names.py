@@ -16,7 +16,7 @@ from metadata.model import check_client_rack
 from metadata.plain_names import why_not_plain
 
 SPOILED = "evil\u202ecod.exe"
-TOLD = r"character 5 is U\+202E, a format character \(RIGHT-TO-LEFT OVERRIDE\)"
+REPORTED = r"character 5 is U\+202E, a format character \(RIGHT-TO-LEFT OVERRIDE\)"
 
 
 def test_the_character_is_named_with_its_place() -> None:
@@ -42,7 +42,7 @@ def test_every_control_format_and_surrogate_character_is_refused_and_no_letter_i
 
 
 def test_a_group_is_refused_with_the_character_that_spoils_its_name() -> None:
-    with pytest.raises(InvalidGroupName, match=TOLD) as raised:
+    with pytest.raises(InvalidGroupName, match=REPORTED) as raised:
         check_group_name(SPOILED)
     assert "\u202e" not in raised.value.message, "the message itself reaches terminals"
     with pytest.raises(InvalidGroupName, match="250 characters"):
@@ -55,7 +55,7 @@ def called(field: str, name: str) -> MemberSettings:
 
 @pytest.mark.parametrize("field", ["client_id", "instance_id"])
 def test_what_a_member_calls_itself_is_refused_before_it_joins(field: str) -> None:
-    with pytest.raises(InvalidArgument, match=TOLD) as raised:
+    with pytest.raises(InvalidArgument, match=REPORTED) as raised:
         called(field, SPOILED)
     assert raised.value.details["field"] == field
     assert "\u202e" not in str(raised.value)
@@ -66,7 +66,7 @@ def test_what_a_member_calls_itself_is_refused_before_it_joins(field: str) -> No
 def test_racks_principals_and_names_of_bindings_are_refused_with_the_character() -> None:
     def refused(error: type[TidelogError], *calls: object) -> None:
         for call in calls:
-            with pytest.raises(error, match=TOLD) as raised:
+            with pytest.raises(error, match=REPORTED) as raised:
                 call()  # type: ignore[operator]
             assert "\u202e" not in str(raised.value)
 

@@ -77,8 +77,8 @@ def _inside(directory: Path, programs: Path, versity: str, archives: list[Path],
             return subprocess.run(["bash"], env=cluster.environment).returncode
         for step in steps():
             began = time.monotonic()
-            told = step(cluster)
-            print(f"{step.__name__.replace('_', ' ')} ({time.monotonic() - began:.0f} s){told and ': '}{told}", flush=True)
+            reported = step(cluster)
+            print(f"{step.__name__.replace('_', ' ')} ({time.monotonic() - began:.0f} s){reported and ': '}{reported}", flush=True)
     except Failed as failure:
         print(f"failed: {failure}", file=sys.stderr)
         return 1

@@ -64,8 +64,8 @@ class Load(AbstractContextManager["Load"]):
 
     def _judge(self) -> None:
         events = self._history.events
-        told = [event for event in events if isinstance(event, Refused | Unknown)]
-        if found := [*check(events), *told]:
+        reported = [event for event in events if isinstance(event, Refused | Unknown)]
+        if found := [*check(events), *reported]:
             raise Failed(f"{self._name}: {len(found)} found: {found[:5]}")
         sent = {event.operation: event.time_s for event in events if isinstance(event, Sent)}
         waits = [event.time_s - sent[event.operation] for event in events if isinstance(event, Acknowledged)]

@@ -53,7 +53,7 @@ def steps() -> list[Callable[[Cluster], str]]:
         the_api_server_takes_every_object_of_the_chart,
         a_trial_serves_and_goes,
         an_install_serves_under_restricted_pod_security,
-        brokers_are_replaced_one_by_one_and_nobody_is_told,
+        brokers_are_replaced_one_by_one_without_client_errors,
         a_broker_that_is_killed_loses_nothing,
         a_node_is_drained_as_the_budget_permits,
         tls_and_access_are_switched_on,
@@ -75,10 +75,10 @@ def the_api_server_takes_every_object_of_the_chart(cluster: Cluster) -> str:
         for each in made.objects:
             each["metadata"]["namespace"] = DRY
         documents = yaml.safe_dump_all(made.objects)
-        told = cluster.run("kubectl", *AS_APPLIED, "--filename", "-", given=documents)
-        warnings = [line for line in told.stderr.splitlines() if HEADLESS not in line]
-        if told.returncode != 0 or warnings:
-            raise Failed(f"{case}: {told.stderr}")
+        reported = cluster.run("kubectl", *AS_APPLIED, "--filename", "-", given=documents)
+        warnings = [line for line in reported.stderr.splitlines() if HEADLESS not in line]
+        if reported.returncode != 0 or warnings:
+            raise Failed(f"{case}: {reported.stderr}")
         seen += len(made.objects)
     return f"{seen} objects of {len(CASES)} sets of values"
 
@@ -126,7 +126,7 @@ def an_install_serves_under_restricted_pod_security(cluster: Cluster) -> str:
     return f"served {served_s:.0f} s after helm install"
 
 
-def brokers_are_replaced_one_by_one_and_nobody_is_told(cluster: Cluster) -> str:
+def brokers_are_replaced_one_by_one_without_client_errors(cluster: Cluster) -> str:
     before = set(_pods(cluster))
     with watched(cluster, NAMESPACE) as watch, Load(_url(cluster), cluster.directory, "restart") as load:
         for restart in ("rollout restart deployment/tidelog", "rollout restart deployment/tidelog deployment/tidelog-compactor"):
@@ -135,7 +135,7 @@ def brokers_are_replaced_one_by_one_and_nobody_is_told(cluster: Cluster) -> str:
             load.await_more()
     _expect(not before & set(_pods(cluster)), "brokers were not replaced")
     _ended_in_order(cluster, watch)
-    return _told(load)
+    return _reported(load)
 
 
 def a_broker_that_is_killed_loses_nothing(cluster: Cluster) -> str:
@@ -144,7 +144,7 @@ def a_broker_that_is_killed_loses_nothing(cluster: Cluster) -> str:
         load.await_more()
         _rolled_out(cluster, NAMESPACE)
         load.await_more()
-    return _told(load)
+    return _reported(load)
 
 
 def a_node_is_drained_as_the_budget_permits(cluster: Cluster) -> str:
@@ -156,7 +156,7 @@ def a_node_is_drained_as_the_budget_permits(cluster: Cluster) -> str:
         cluster.kubectl("uncordon", name)
     _rolled_out(cluster, NAMESPACE)
     _ended_in_order(cluster, watch)
-    return _told(load)
+    return _reported(load)
 
 
 def tls_and_access_are_switched_on(cluster: Cluster) -> str:
@@ -171,10 +171,13 @@ def tls_and_access_are_switched_on(cluster: Cluster) -> str:
     _upgrade(cluster, SECURED)
     _helm_test(cluster)
     pod = _pods(cluster)[0]
-    told = cluster.run(
+    reported = cluster.run(
         "kubectl", "-n", NAMESPACE, "exec", pod, "--", "env", "-u", "TIDELOG_API_KEY_FILE", "tidelog", "topic", "list"
     )
-    _expect(told.returncode != 0 and "credential" in told.stderr.lower(), f"a stranger was told {told.stdout}{told.stderr}")
+    _expect(
+        reported.returncode != 0 and "credential" in reported.stderr.lower(),
+        f"a stranger was told {reported.stdout}{reported.stderr}",
+    )
     return ""
 
 
@@ -199,7 +202,7 @@ def an_etcd_of_the_chart_s_own_serves_and_loses_a_member(cluster: Cluster) -> st
         cluster.kubectl("-n", NAMESPACE, "rollout", "status", "statefulset/tidelog-etcd")
         load.await_more()
     cluster.helm("-n", NAMESPACE, "uninstall", NAME, "--wait", "--cascade=foreground", "--timeout=10m")
-    return _told(load)
+    return _reported(load)
 
 
 def _make_namespace(cluster: Cluster, name: str) -> None:
@@ -218,9 +221,9 @@ def _upgrade(cluster: Cluster, values: dict[str, Any]) -> None:
 
 
 def _helm_with(cluster: Cluster, values: dict[str, Any], verb: str, release: str, *more: str) -> None:
-    told = cluster.run("helm", verb, release, str(CHART), *more, "--values", "-", given=json.dumps(values))
-    warnings = [line for line in told.stderr.splitlines() if HEADLESS not in line]
-    _expect(told.returncode == 0 and not warnings, f"helm {verb}: {told.stdout}{told.stderr}")
+    reported = cluster.run("helm", verb, release, str(CHART), *more, "--values", "-", given=json.dumps(values))
+    warnings = [line for line in reported.stderr.splitlines() if HEADLESS not in line]
+    _expect(reported.returncode == 0 and not warnings, f"helm {verb}: {reported.stdout}{reported.stderr}")
 
 
 def _rolled_out(cluster: Cluster, namespace: str) -> None:
@@ -275,7 +278,7 @@ def _nothing_is_left(cluster: Cluster, namespace: str, *but: str) -> None:
     _expect(found == own, f"left behind: {found - own}")
 
 
-def _told(load: Load) -> str:
+def _reported(load: Load) -> str:
     return f"{load.acknowledged} records, no client was told of anything, the longest wait was {load.longest_wait_s:.1f} s"
 
 

@@ -33,15 +33,15 @@ def test_a_machine_that_has_all_lacks_nothing() -> None:
 
 
 def test_all_that_is_missing_is_told_in_one_line_with_the_packages_that_bring_it() -> None:
-    told = lacks({"buildah": "b", "unshare": "u"}.get, platform="linux", is_root=True)
-    assert "\n" not in told
-    assert "Go" in told
-    assert {package for package in PACKAGES.values() if package in told} == set(PACKAGES.values()) - {"buildah", "util-linux"}
+    reported = lacks({"buildah": "b", "unshare": "u"}.get, platform="linux", is_root=True)
+    assert "\n" not in reported
+    assert "Go" in reported
+    assert {package for package in PACKAGES.values() if package in reported} == set(PACKAGES.values()) - {"buildah", "util-linux"}
 
 
-@pytest.mark.parametrize(("platform", "is_root", "told"), [("darwin", True, "Linux"), ("linux", False, "root")])
-def test_elsewhere_it_says_what_it_needs(platform: str, is_root: bool, told: str) -> None:
-    assert told in lacks(str, platform=platform, is_root=is_root)
+@pytest.mark.parametrize(("platform", "is_root", "reported"), [("darwin", True, "Linux"), ("linux", False, "root")])
+def test_elsewhere_it_says_what_it_needs(platform: str, is_root: bool, reported: str) -> None:
+    assert reported in lacks(str, platform=platform, is_root=is_root)
 
 
 def test_kubernetes_staged_parts_are_taken_from_their_own_modules() -> None:

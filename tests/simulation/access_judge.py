@@ -122,7 +122,7 @@ def _broken(facts: AccessFacts, asked: Asked, written_by: Callable[[str, int], s
     for what, spans in held.items():
         oldest = max(bounded, _last(brought[what], since_s))
         if not asked.refused and not any(span.meets(oldest, newest) for span in spans):
-            yield f"{who} was let {did}: its {what} held at no revision of {oldest} to {newest} ({_told(spans)})"
+            yield f"{who} was let {did}: its {what} held at no revision of {oldest} to {newest} ({_reported(spans)})"
         is_certain &= any(span.covers(oldest, newest) for span in spans)
     if asked.refused and is_certain:
         yield f"{who} was refused to {did} ({asked.refused}), and both its key and its right held all the time"
@@ -147,5 +147,5 @@ def _last(moments: Sequence[Moment], at_s: float, *, inclusive: bool = False) ->
     return moments[place - 1].revision if place else Revision(0)
 
 
-def _told(spans: Sequence[Span]) -> str:
+def _reported(spans: Sequence[Span]) -> str:
     return ", ".join(f"{span.given} to {span.taken}" for span in spans) or "it never held"

@@ -21,11 +21,11 @@ from segments.recovery.recovered_partition import RecoveredPartition
 def by_oldest(expired: Callable[..., list[bool]]) -> Callable[..., list[bool]]:
     """A file is as old as its oldest record."""
 
-    def told(files: Sequence[HistoryFile], retention_ms: int, now_ms: int) -> list[bool]:
+    def reported(files: Sequence[HistoryFile], retention_ms: int, now_ms: int) -> list[bool]:
         dated = [msgspec.structs.replace(file, max_timestamp=file.min_timestamp) for file in files]
         return expired(dated, retention_ms, now_ms)
 
-    return told
+    return reported
 
 
 def from_zero(log: Callable[..., PartitionLog]) -> Callable[..., PartitionLog]:
@@ -80,10 +80,10 @@ def all_over(passes: Sequence[Any], settings: Any, now_ms: int) -> int:
 
 
 def at_once(due: Callable[..., Any]) -> Callable[..., Any]:
-    def told(manifest: Manifest, *, grace_ms: float, now_ms: int) -> Any:
+    def reported(manifest: Manifest, *, grace_ms: float, now_ms: int) -> Any:
         return due(manifest, grace_ms=0, now_ms=now_ms)
 
-    return told
+    return reported
 
 
 def without_producers(compacted: Callable[..., Manifest]) -> Callable[..., Manifest]:

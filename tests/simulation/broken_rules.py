@@ -79,7 +79,7 @@ class BrokenRule(Enum):
     # A leader whose lease may have ended answers readers without a look for its seal.
     SEAL_NOT_LOOKED_FOR = "seal-not-looked-for"
     # A leader that was replaced calls a gap what the next one has filled.
-    GAP_TOLD_UNPROVEN = "gap-told-unproven"
+    GAP_REPORTED_UNPROVEN = "gap-told-unproven"
     # A broker that says that it can't write is removed by one that has not shown that it can.
     REMOVED_WITHOUT_PROOF = "removed-without-proof"
     # A compactor marks all that it knows of a session as trimmed, compacted or not.
@@ -149,8 +149,8 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(LeaderPartitions, "stop_reads", _not_stopped)]
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
             return [(LeadershipCheck, "verify", _sure)]
-        case BrokenRule.GAP_TOLD_UNPROVEN:
-            return [(UnverifiedRejection, "resolve", _told_at_once)]
+        case BrokenRule.GAP_REPORTED_UNPROVEN:
+            return [(UnverifiedRejection, "resolve", _reports_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketIsolationMonitor, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
@@ -233,13 +233,13 @@ def _released_too_early() -> Callable[..., Any]:
 def _unknown_is_failure() -> Callable[..., Any]:
     committed = PendingAppend.committed
 
-    async def told(self: PendingAppend, deadline: Deadline) -> Appended:
+    async def reported(self: PendingAppend, deadline: Deadline) -> Appended:
         try:
             return await committed(self, Deadline.after(min(deadline.left_s(), 1.0)))
         except OutcomeUnknown as error:
             raise Unavailable(error.message) from None
 
-    return told
+    return reported
 
 
 def _without_producers(self: RecoveredPartition, leader_epoch: LeaderEpoch) -> PartitionLog:
@@ -272,7 +272,7 @@ async def _sure(self: LeadershipCheck) -> None:
     return
 
 
-async def _told_at_once(self: UnverifiedRejection) -> TidelogError:
+async def _reports_at_once(self: UnverifiedRejection) -> TidelogError:
     return self.rejection
 
 
@@ -282,8 +282,8 @@ async def _proven(self: BucketIsolationMonitor, size: int) -> bool:
 
 def _hasty(fate: Callable[..., str]) -> Callable[..., str]:
     def deleted(*args: Any) -> str:
-        told = fate(*args)
-        return "delete" if told == "wait" else told
+        reported = fate(*args)
+        return "delete" if reported == "wait" else reported
 
     return deleted
 

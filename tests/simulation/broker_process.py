@@ -65,7 +65,7 @@ class BrokerProcess(BucketProcess):
             faults,
             name=name,
             log=site.trace,
-            told=site.keep_trace,
+            reported=site.keep_trace,
             after_create=lambda key: site.recorder.landed(broker_id, key),
         )
         super().__init__(name, site.failures.append, wired)

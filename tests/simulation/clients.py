@@ -64,7 +64,7 @@ class Clients:
     removed_early: Callable[[SessionId], bool]
     note: Callable[[str], None]
     # Of each event, as it happens.
-    told: Callable[[Event], None]
+    reported: Callable[[Event], None]
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -93,7 +93,7 @@ class Clients:
 
     def record(self, event: Event) -> None:
         self.events.append(event)
-        self.told(event)
+        self.reported(event)
 
 
 @dataclass(slots=True)
@@ -215,8 +215,8 @@ class Producer:
         """`comes_next`: whether all batches before it had been acknowledged when it was sent."""
         if error.nothing_was_written:
             self._clients.refused += 1
-            told_of_a_gap = comes_next and self._kind is Kind.IDEMPOTENT and isinstance(error, OutOfOrderSequence)
-            self._clients.record(Refused(operation, error.code, told_of_a_gap))
+            got_gap_error = comes_next and self._kind is Kind.IDEMPOTENT and isinstance(error, OutOfOrderSequence)
+            self._clients.record(Refused(operation, error.code, got_gap_error))
         else:
             self._clients.unknown += 1
             self._clients.record(Unknown(operation, error.code))
@@ -286,29 +286,31 @@ class Reader:
                 self._learn(partition, self._clients.epoch_of(partition))
             if isinstance(answer, OutOfRange):  # it tells a high watermark and a log start as well
                 start = int(answer.details["log_start_offset"])
-                told = Fetched(self._name, str(partition), target.offset, (), int(answer.details["high_watermark"]), session)
-                self._told(told._replace(log_start_offset=start, asked_ms=asked_ms))
+                reported = Fetched(self._name, str(partition), target.offset, (), int(answer.details["high_watermark"]), session)
+                self._reported(reported._replace(log_start_offset=start, asked_ms=asked_ms))
                 if start > target.offset:
                     self.offsets[partition] = start
             return None
         self._learn(partition, answer.leader_epoch)
         records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= target.offset]
-        told = Fetched(self._name, str(partition), target.offset, tuple(records), answer.high_watermark, session)
-        told = self._told(
-            told._replace(next_offset=answer.next_offset, log_start_offset=answer.log_start_offset, asked_ms=asked_ms)
+        reported = Fetched(self._name, str(partition), target.offset, tuple(records), answer.high_watermark, session)
+        reported = self._reported(
+            reported._replace(next_offset=answer.next_offset, log_start_offset=answer.log_start_offset, asked_ms=asked_ms)
         )
         self._clients.left_out += answer.next_offset == target.offset and target.offset < answer.high_watermark
         if answer.next_offset > target.offset:
             del self.offsets[partition]
             self.offsets[partition] = answer.next_offset
-        return told
+        return reported
 
-    def _told(self, fetched: Fetched) -> Fetched:
+    def _reported(self, fetched: Fetched) -> Fetched:
         early = self._clients.removed_early(SessionId(fetched.answered_by))
-        told = fetched._replace(told_ms=virtual_loop().now_ms(), may_be_old=early and not self._names_epoch, removed_early=early)
+        reported = fetched._replace(
+            reported_ms=virtual_loop().now_ms(), may_be_old=early and not self._names_epoch, removed_early=early
+        )
         self._clients.fetched_without_epoch += not self._names_epoch
-        self._clients.record(told)
-        return told
+        self._clients.record(reported)
+        return reported
 
     def _learn(self, partition: TopicPartition, epoch: LeaderEpoch) -> None:
         self._leader_epochs[partition] = max(self._leader_epochs.get(partition, epoch), epoch)

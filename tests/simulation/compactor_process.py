@@ -53,7 +53,7 @@ class _Dated(ObjectStoreDecorator):
 class CompactorProcess(BucketProcess):
     def __init__(self, name: str, site: Site, settings: CompactionSettings, *, faults: Faults) -> None:
         wire = random.Random(f"{site.seed}/{name}/wire")
-        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, told=site.keep_trace, after_create=_nobody)
+        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, reported=site.keep_trace, after_create=_nobody)
         super().__init__(name, site.failures.append, wired)
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")

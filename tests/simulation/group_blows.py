@@ -250,8 +250,8 @@ class GroupBlows:
             try:
                 async with asyncio.timeout(FLAP_S):
                     await line.join(group, self._request(group, member_id, member_id_required))
-            except MemberIdRequired as told:
-                member_id = MemberId(str(told.details["member_id"]))
+            except MemberIdRequired as reported:
+                member_id = MemberId(str(reported.details["member_id"]))
             except (TidelogError, TimeoutError):
                 pass
             if member_id and joins:

@@ -49,7 +49,7 @@ class BrokenGroupRule(Enum):
     # Heartbeats are answered well, whatever generation they name.
     ANY_GENERATION_STAYS = "any-generation-stays"
     # Members are told of a generation, and of their assignment, before it is stored.
-    TOLD_BEFORE_STORED = "told-before-stored"
+    REPORTED_BEFORE_STORED = "told-before-stored"
     # A cooperative member goes on with what the new assignment gives to others.
     KEEPS_WHAT_MOVES = "keeps-what-moves"
     # A member that hears nothing goes on until somebody tells it otherwise.
@@ -93,8 +93,8 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
             return [(module, "open_if_all_are_here", _opened_early) for module in (join, state_machine)]
         case BrokenGroupRule.ANY_GENERATION_STAYS:
             return [(coordinator, "check_heartbeat", _refused_while_preparing)]
-        case BrokenGroupRule.TOLD_BEFORE_STORED:
-            return [(CoordinatedGroup, "step", _told_before_stored(CoordinatedGroup.step))]
+        case BrokenGroupRule.REPORTED_BEFORE_STORED:
+            return [(CoordinatedGroup, "step", _reported_before_stored(CoordinatedGroup.step))]
         case BrokenGroupRule.KEEPS_WHAT_MOVES:
             return _kept_and_not_claimed()
         case BrokenGroupRule.NO_SESSION_CLOCK:
@@ -104,7 +104,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.SESSIONS_NEVER_END:
             return [(CoordinatedGroup, "heard", _heard_for_ever)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
-            return [(MemberRebalance, "_revoke", _told_as_lost)]
+            return [(MemberRebalance, "_revoke", _reports_loss)]
         case BrokenGroupRule.FENCED_MEMBER_COMMITS:
             return [(coordinator, "check_member_commit", _any_member)]
         case BrokenGroupRule.GIVEN_BEFORE_RELEASED:
@@ -168,15 +168,15 @@ def _refused_while_preparing(group: Group, member_id: MemberId, instance_id: Ins
         raise rebalancing()
 
 
-def _told_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+def _reported_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
     async def step(self: CoordinatedGroup, decide: Callable[[Group], Step], *, heard: MemberId | None = None) -> None:
-        def told(group: Group) -> Step:
+        def reported(group: Group) -> Step:
             decided = decide(group)
             for waiter, answer in decided.answers:
                 self._deliver(waiter, answer)
             return decided
 
-        await real(self, told, heard=heard)
+        await real(self, reported, heard=heard)
 
     return step
 
@@ -214,7 +214,7 @@ def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
         self._silent_at_ms[member_id] = uptime_ms() + 10**9
 
 
-async def _told_as_lost(self: MemberRebalance, partitions: frozenset[TopicPartitionName]) -> None:
+async def _reports_loss(self: MemberRebalance, partitions: frozenset[TopicPartitionName]) -> None:
     if partitions:
         await self._reader.lost(partitions)
         self._member_state.gave_up(partitions)

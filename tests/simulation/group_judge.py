@@ -208,19 +208,19 @@ class GroupJudge:
 
     # ── what the coordinator tells ──────────────────────────────────────────────────────────────────────────────────────
 
-    def joined(self, group: str, told: Joined, kept: KeyValue | None) -> None:
+    def joined(self, group: str, reported: Joined, kept: KeyValue | None) -> None:
         """`kept`: the group's record, as it lies in the store when `told` is about to be told."""
         self.tallies["joins answered"] += 1
         stored = None if kept is None else decode_group(kept, now_ms=0)
-        if stored is None or stored.generation < told.generation:
-            self._broke(GroupRule.GENERATION, f"generation {told.generation} of {group} is told, and not stored")
+        if stored is None or stored.generation < reported.generation:
+            self._broke(GroupRule.GENERATION, f"generation {reported.generation} of {group} is told, and not stored")
             return
-        if not told.members or any(member.instance_id != NO_INSTANCE for member in told.members):
+        if not reported.members or any(member.instance_id != NO_INSTANCE for member in reported.members):
             return
-        at = group, told.generation
-        members = frozenset(member.member_id for member in told.members)
+        at = group, reported.generation
+        members = frozenset(member.member_id for member in reported.members)
         if self._members.setdefault(at, members) != members:
-            self._broke(GroupRule.GENERATION, f"generation {told.generation} of {group} was given twice")
+            self._broke(GroupRule.GENERATION, f"generation {reported.generation} of {group} was given twice")
 
     def stays(self, group: str, generation: int, present: int) -> None:
         """A heartbeat was answered well: `present` is the generation of which the coordinator knows."""

@@ -98,7 +98,7 @@ class Refused(NamedTuple):
     operation: int
     why: str
     # In front of a batch though all that its producer had sent before it was acknowledged.
-    told_of_a_gap: bool = False
+    got_gap_error: bool = False
 
 
 class Unknown(NamedTuple):
@@ -125,7 +125,7 @@ class Fetched(NamedTuple):
     next_offset: int | None = None
     log_start_offset: int = 0
     asked_ms: int = 0
-    told_ms: int = 0
+    reported_ms: int = 0
     # As in `may_be_old`, whether or not the reader named an epoch: the log start may be old then, too.
     removed_early: bool = False
 
@@ -229,17 +229,17 @@ class _Findings:
                 continue
             sent = self._sent[event.operation]
             for delta, record in enumerate(sent.records):
-                told, where = event.base_offset + delta, self._where(sent, record)
-                what = f"{record} of {sent.partition} was acknowledged at offset {told}"
+                reported, where = event.base_offset + delta, self._where(sent, record)
+                what = f"{record} of {sent.partition} was acknowledged at offset {reported}"
                 if sent.acks_all and record in self._history.hidden and (sent.partition, record) not in self._offsets:
                     yield Violation(
                         Invariant.FENCED, f"{what} by a session that was sealed: it lies {self._history.hidden[record]}"
                     )
                 if where is None and sent.acks_all:
                     yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
-                elif where is not None and where != told:
+                elif where is not None and where != reported:
                     yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {where}")
-                elif sent.acks_all and self._is_lost(sent, record, told):
+                elif sent.acks_all and self._is_lost(sent, record, reported):
                     yield Violation(Invariant.DURABLE, f"{what} and can't be read there")
 
     def _is_lost(self, sent: Sent, record: RecordId, offset: int) -> bool:
@@ -267,14 +267,14 @@ class _Findings:
             if event.operation in self._together:
                 continue  # see `requests`
             sent = self._sent[event.operation]
-            if event.told_of_a_gap:
-                told = f"{sent.records[0]} of {sent.partition} was refused ({event.why})"
-                yield Violation(Invariant.TRUTHFUL, f"{told}, and no gap is there")
+            if event.got_gap_error:
+                reported = f"{sent.records[0]} of {sent.partition} was refused ({event.why})"
+                yield Violation(Invariant.TRUTHFUL, f"{reported}, and no gap is there")
             for record in sent.records:
                 offset = self._offsets.get((sent.partition, record))
                 if offset is not None:
-                    told = f"{record} of {sent.partition} was refused ({event.why}) as not written"
-                    yield Violation(Invariant.TRUTHFUL, f"{told}, and lies at offset {offset}")
+                    reported = f"{record} of {sent.partition} was refused ({event.why}) as not written"
+                    yield Violation(Invariant.TRUTHFUL, f"{reported}, and lies at offset {offset}")
 
     def requests(self) -> Iterable[Violation]:
         """once, durable, truthful, ordered: of requests whose records go to several partitions"""
@@ -309,10 +309,10 @@ class _Findings:
         self, sent: SentTogether, answer: Placed, places: Mapping[tuple[str, RecordId], Sequence[_Place]]
     ) -> Iterable[Violation]:
         behind: set[str] = set()
-        for at, (record, told) in enumerate(zip(sent.records, answer.places, strict=True)):
+        for at, (record, reported) in enumerate(zip(sent.records, answer.places, strict=True)):
             found = places.get((sent.topic, record), [])
-            if told is not None and told not in [(place.partition, place.offset) for place in found]:
-                what = f"{record} was acknowledged at offset {told[1]} of partition {told[0]} of {sent.topic}"
+            if reported is not None and reported not in [(place.partition, place.offset) for place in found]:
+                what = f"{record} was acknowledged at offset {reported[1]} of partition {reported[0]} of {sent.topic}"
                 if found:
                     yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {_places(found)}")
                 else:
@@ -321,7 +321,7 @@ class _Findings:
                 behind.add(str(record))
                 if found and not sent.key:
                     yield Violation(Invariant.TRUTHFUL, f"{record} was refused as not written, and lies at {_places(found)}")
-            elif behind and told is not None and not sent.key:
+            elif behind and reported is not None and not sent.key:
                 yield Violation(Invariant.ORDERED, f"{record} was written behind {min(behind)}, which was refused")
 
     def _topic(self, partition: str) -> str:
@@ -379,8 +379,8 @@ class _Findings:
             who = f"{event.reader} of {event.partition}"
             mark = marks[event.reader, event.partition]
             if event.high_watermark < mark and not event.may_be_old:
-                told = f"go back from {mark} to {event.high_watermark}, told by session {event.answered_by}"
-                yield Violation(Invariant.PREFIX, f"{who} saw the high watermark {told}")
+                reported = f"go back from {mark} to {event.high_watermark}, told by session {event.answered_by}"
+                yield Violation(Invariant.PREFIX, f"{who} saw the high watermark {reported}")
             marks[event.reader, event.partition] = max(mark, event.high_watermark)
             yield from self._fetched(who, event)
 
@@ -388,7 +388,7 @@ class _Findings:
         log, gone = self._at.get(event.partition, {}), self._history.gone.get(event.partition)
         expected = event.from_offset
         for offset, record in event.records:
-            if offset != expected and not (gone and gone.may_be_stepped_over(expected, offset, at_ms=event.told_ms)):
+            if offset != expected and not (gone and gone.may_be_stepped_over(expected, offset, at_ms=event.reported_ms)):
                 yield Violation(Invariant.PREFIX, f"{who} asked from {event.from_offset}, and got {offset} in place of {expected}")
                 return
             if offset >= event.high_watermark:
@@ -402,7 +402,7 @@ class _Findings:
                 yield Violation(Invariant.UNIQUE, f"{who} read {record} at offset {offset}, where {held} is now")
             expected = offset + 1
         following = expected if event.next_offset is None else event.next_offset
-        if following != expected and not (gone and gone.may_be_stepped_over(expected, following, at_ms=event.told_ms)):
+        if following != expected and not (gone and gone.may_be_stepped_over(expected, following, at_ms=event.reported_ms)):
             yield Violation(
                 Invariant.PREFIX, f"{who} asked from {event.from_offset}, and was sent on to {following}, from {expected}"
             )
@@ -419,8 +419,8 @@ class _Findings:
             for partition in partitions:
                 missed = sorted({*self._at.get(partition, {})} - delivered[reader, partition])
                 if missed:
-                    told = f"{len(missed)} records of {partition}, the first at offset {missed[0]}"
-                    yield Violation(Invariant.ATTENTIVE, f"{reader} was not given {told}")
+                    reported = f"{len(missed)} records of {partition}, the first at offset {missed[0]}"
+                    yield Violation(Invariant.ATTENTIVE, f"{reader} was not given {reported}")
 
     def all_is_reachable(self) -> Iterable[Violation]:
         """reachable"""

@@ -342,8 +342,8 @@ class KafkaProducer(RouteClient):
             clients.record(Unknown(attempt.operation, str(code)))
             return
         clients.refused += 1
-        told_of_a_gap = code in OUT_OF_ORDER and attempt.comes_next
-        clients.record(Refused(attempt.operation, str(code), told_of_a_gap))
+        got_gap_error = code in OUT_OF_ORDER and attempt.comes_next
+        clients.record(Refused(attempt.operation, str(code), got_gap_error))
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             client.turned_away(line)
         elif code in NOT_THERE and attempt.known and client.topic_id not in clients.deleted:

@@ -197,8 +197,8 @@ class KafkaReader(RouteStream):
                     continue
                 position = self._partitions[each.partition]
                 if each.end_offset < position.offset or each.leader_epoch < position.epoch:
-                    told = f"epoch {each.leader_epoch} ends at {each.end_offset}"
-                    self._gave_up(topic, each.partition, f"{told}, and it has read epoch {position.epoch} to {position.offset}")
+                    reported = f"epoch {each.leader_epoch} ends at {each.end_offset}"
+                    self._gave_up(topic, each.partition, f"{reported}, and it has read epoch {position.epoch} to {position.offset}")
                 position.holds_for = leaders[each.partition].leader_epoch
 
     # ── fetches ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ class Deleted(NamedTuple):
     partition: str
     before_offset: int
     log_start_offset: int
-    told_ms: int
+    reported_ms: int
 
 
 def judge_log_starts(events: Iterable[Event], deleted: Sequence[Deleted], gone: Mapping[str, Gone]) -> Iterator[Violation]:
@@ -31,11 +31,11 @@ def judge_log_starts(events: Iterable[Event], deleted: Sequence[Deleted], gone: 
     answers: dict[str, list[Deleted]] = defaultdict(list)
     for answer in deleted:
         answers[answer.partition].append(answer)
-        told = f"DeleteRecords before {answer.before_offset} of {answer.partition} was answered {answer.log_start_offset}"
+        reported = f"DeleteRecords before {answer.before_offset} of {answer.partition} was answered {answer.log_start_offset}"
         if answer.log_start_offset < answer.before_offset:
-            yield Violation(Invariant.DELETED, told)
+            yield Violation(Invariant.DELETED, reported)
         if answer.log_start_offset > gone[answer.partition].log_start:
-            yield Violation(Invariant.DELETED, f"{told}; in the end it starts at {gone[answer.partition].log_start}")
+            yield Violation(Invariant.DELETED, f"{reported}; in the end it starts at {gone[answer.partition].log_start}")
     starts: dict[tuple[str, str], int] = defaultdict(int)
     for event in events:
         if isinstance(event, Fetched) and event.partition in gone:
@@ -44,15 +44,15 @@ def judge_log_starts(events: Iterable[Event], deleted: Sequence[Deleted], gone: 
 
 def _fetched(event: Fetched, answers: Sequence[Deleted], gone: Gone, starts: dict[tuple[str, str], int]) -> Iterator[Violation]:
     start, who = event.log_start_offset, f"{event.reader} of {event.partition}"
-    if start > (landed := gone.log_start_by(event.told_ms)):
+    if start > (landed := gone.log_start_by(event.reported_ms)):
         yield Violation(Invariant.DELETED, f"{who} was told that the log starts at {start}; on the bucket it was {landed}")
     if event.removed_early:
         return
-    lowest = max((answer.log_start_offset for answer in answers if answer.told_ms <= event.asked_ms), default=0)
+    lowest = max((answer.log_start_offset for answer in answers if answer.reported_ms <= event.asked_ms), default=0)
     if event.records and event.records[0][0] < lowest:
         yield Violation(Invariant.DELETED, f"{who} read offset {event.records[0][0]}, and all below {lowest} was deleted before")
     lowest = max(lowest, starts[event.reader, event.partition])
     if start < lowest:
-        told = f"was told that the log starts at {start} by session {event.answered_by}; it was {lowest} before"
-        yield Violation(Invariant.DELETED, f"{who} {told}")
+        reported = f"was told that the log starts at {start} by session {event.answered_by}; it was {lowest} before"
+        yield Violation(Invariant.DELETED, f"{who} {reported}")
     starts[event.reader, event.partition] = max(lowest, start)

@@ -151,8 +151,8 @@ class _Walk:
         if after.cause != "delete-records":  # the clocks of brokers jump
             self._latest_ms = max(self._latest_ms, _granted_ms(version))
         if after.log_start_offset < started or after.compacted_to < compacted_to:
-            told = f"log start {after.log_start_offset}, compacted to {after.compacted_to}"
-            yield self._violation(Invariant.KEPT, version, f"goes back to {told}, from {started} and {compacted_to}")
+            reported = f"log start {after.log_start_offset}, compacted to {after.compacted_to}"
+            yield self._violation(Invariant.KEPT, version, f"goes back to {reported}, from {started} and {compacted_to}")
         if after.log_start_offset > started:
             yield from self._log_start_rose(named, compacted_to, version)
         old, new = {file.name for file in named}, {file.name for file in after.files}

@@ -51,6 +51,6 @@ class RecordDeleter:
         except TidelogError as error:
             self._clients.note(f"the deleter was answered {error.code} for {partition}")
         else:
-            told = Deleted(str(partition), asked[0].before_offset, start, virtual_loop().now_ms())
-            self.deleted.append(told)
-            self._clients.note(repr(told))
+            reported = Deleted(str(partition), asked[0].before_offset, start, virtual_loop().now_ms())
+            self.deleted.append(reported)
+            self._clients.note(repr(reported))

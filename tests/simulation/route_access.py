@@ -159,8 +159,8 @@ class RouteAccess:
     def judged(self, contents: BucketContents) -> list[Violation]:
         """Returns what broke `authorized`."""
         for broker in self._cluster.routed:
-            told, facts = broker.metadata.handed, self.facts.brokers[broker.name]
-            facts.keys, facts.acls = ([Moment(*moment) for moment in moments] for moments in told.values())
+            reported, facts = broker.metadata.handed, self.facts.brokers[broker.name]
+            facts.keys, facts.acls = ([Moment(*moment) for moment in moments] for moments in reported.values())
             facts.frozen = broker.frozen_spans
 
         def written_by(partition: str, offset: int) -> str | None:

@@ -190,7 +190,7 @@ class KeyedClient(RouteClient):
     def _new_request(self, topic: Topic) -> _Request:
         key = f"{self._name}-{next(self._numbers)}"
         records = tuple(RecordId(f"{key}/{at}", 0, 1) for at in range(self._chance.randint(1, 4)))
-        told: list[dict[str, object]] = []
+        reported: list[dict[str, object]] = []
         partitions: list[TopicPartition] = []
         for record in records:
             entry: dict[str, object] = {"value": record_value(record).decode()}
@@ -201,8 +201,8 @@ class KeyedClient(RouteClient):
                     number = self._chance.randrange(topic.partition_count)
                     entry["partition"] = number
                     partitions.append(TopicPartition(topic.id, Partition(number)))
-            told.append(entry)
-        body = json.dumps({"records": told}).encode()
+            reported.append(entry)
+        body = json.dumps({"records": reported}).encode()
         return _Request(key, topic, body, records, partitions, self._chance.choice((500, 2000, 5000)))
 
     async def _attempt(self, request: _Request) -> bool:
@@ -239,14 +239,14 @@ class PlainClient(RouteClient):
         partition = TopicPartition(topic.id, Partition(chance.randrange(topic.partition_count)))
         records = tuple(RecordId(f"{self._name}-{number}", at, 1) for at in range(chance.randint(1, 6)))
         padding = [chance.choice((0, LONG_BYTES)) for _ in records]
-        told = [{"value": record_value(*each).decode()} for each in zip(records, padding, strict=True)]
+        reported = [{"value": record_value(*each).decode()} for each in zip(records, padding, strict=True)]
         broker = clients.any_broker(chance)
         known = [partition] if broker.knows(partition) else []
         operation = next(clients.operations)
         clients.record(SentTogether(operation, topic.name, "", records))
         query = f"partition={partition.partition}&timeout_ms={chance.choice((500, 2000, 5000))}"
         try:
-            answer = await self._post(broker, topic, query, {}, json.dumps({"records": told}).encode())
+            answer = await self._post(broker, topic, query, {}, json.dumps({"records": reported}).encode())
         except TidelogError as error:
             clients.judge_refusal(error, broker, known)
             clients.refuse(operation, error)
@@ -326,9 +326,9 @@ class SequencedClient(RouteClient):
         decided = set()
         for batch, operation, result in zip(window, operations, results, strict=True):
             if result.HasField("error"):
-                told = from_status(result.error)
-                clients.judge_refusal(told, broker, known)
-                clients.refuse(operation, told)
+                reported = from_status(result.error)
+                clients.judge_refusal(reported, broker, known)
+                clients.refuse(operation, reported)
             else:
                 clients.acknowledged += 1
                 clients.record(Acknowledged(operation, result.placements[0].base_offset))

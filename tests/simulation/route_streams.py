@@ -76,8 +76,8 @@ class RouteStream:
         new = tuple(record for record in records if record[0] >= position)
         if new:
             self.positions[partition] = new[-1][0] + 1
-            told = Fetched(self.name, f"{topic.id}/{partition}", position, new, self.positions[partition])
-            self._clients.record(told)
+            reported = Fetched(self.name, f"{topic.id}/{partition}", position, new, self.positions[partition])
+            self._clients.record(reported)
 
     def _failed(self, topic: Topic, partition: int, code: str, message: str) -> None:
         """The stream told that it reads the partition no more."""

@@ -152,7 +152,9 @@ class RouteWorld:
         )
         violations = check(history)
         violations += [Violation(Invariant.TRUTHFUL, denied) for denied in clients.denied]
-        violations += [Violation(Invariant.AUTHORIZED, f"a key that holds was refused: {told}") for told in clients.turned_away]
+        violations += [
+            Violation(Invariant.AUTHORIZED, f"a key that holds was refused: {reported}") for reported in clients.turned_away
+        ]
         if self._access is not None:
             violations += [*self._access.judged(contents), *self._unserved]
         for task in background:

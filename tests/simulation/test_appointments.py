@@ -37,10 +37,10 @@ def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself
 ) -> None:
     layout = KeyLayout()
     key = layout.broker("b1")
-    told = encode_registration(BrokerRegistration(broker_id="b1", session=SessionId(1), unwritable_bytes=unwritable_bytes))
+    reported = encode_registration(BrokerRegistration(broker_id="b1", session=SessionId(1), unwritable_bytes=unwritable_bytes))
     transactions = [
         WatchBatch(Revision(revision), (Event("delete" if value is None else "put", key, value or b"", Revision(revision)),))
-        for revision, value in ((2, told), (3, None))
+        for revision, value in ((2, reported), (3, None))
     ]
     judged = judge(transactions, {Revision(3): Writer("b2", SessionId(2))}, [], proofs, [], layout)
     assert [violation.evidence.partition(", ")[2].partition("), ")[2] for violation in judged] == found

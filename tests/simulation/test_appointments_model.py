@@ -59,6 +59,6 @@ def test_the_model_tells_the_shortest_way_to_the_damage(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["appointments_model", "--elections", "0", "--break", "not-numbered"])
     main()
-    told = capsys.readouterr().out
-    assert "session 1 writes" in told
-    assert "session 2 writes" in told
+    reported = capsys.readouterr().out
+    assert "session 1 writes" in reported
+    assert "session 2 writes" in reported

@@ -34,6 +34,6 @@ def test_the_model_tells_the_shortest_way_to_the_damage(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["clone_model", "--break", "not-noted"])
     main()
-    told = capsys.readouterr().out
-    assert "WRITE 0" in told
-    assert "WRITE 1" in told
+    reported = capsys.readouterr().out
+    assert "WRITE 0" in reported
+    assert "WRITE 1" in reported

@@ -28,7 +28,7 @@ class Somebody:
         return partition in self.owned
 
 
-class Told:
+class Reported:
     """A judge, and its clock."""
 
     def __init__(self) -> None:
@@ -45,95 +45,95 @@ class Told:
 
 
 def test_two_live_members_that_own_a_partition_are_found_out() -> None:
-    told = Told()
+    reported = Reported()
     first, second = Somebody("c1"), Somebody("c2")
-    told.assign(first)
-    told.assign(second)
-    assert told.broken == [GroupRule.OWNED]
+    reported.assign(first)
+    reported.assign(second)
+    assert reported.broken == [GroupRule.OWNED]
 
 
 def test_a_frozen_member_may_have_owned_it_and_hands_out_nothing_when_it_wakes() -> None:
-    told = Told()
+    reported = Reported()
     first, second = Somebody("c1"), Somebody("c2")
-    told.assign(first)
+    reported.assign(first)
     first.frozen = True
-    told.assign(second)
-    assert told.broken == []
+    reported.assign(second)
+    assert reported.broken == []
     first.frozen = False
-    told.judge.handed_out(first, P0, 0, 5)
-    assert told.broken == [GroupRule.OWNED]
+    reported.judge.handed_out(first, P0, 0, 5)
+    assert reported.broken == [GroupRule.OWNED]
 
 
 def test_who_was_replaced_under_its_instance_id_has_until_its_session_ends() -> None:
-    told = Told()
+    reported = Reported()
     former, later = Somebody("c1", instance_id="i"), Somebody("c2", instance_id="i")
-    told.judge.replaced(former)
-    told.assign(former)
-    told.judge.replaced(later)
-    told.assign(later)
-    told.judge.handed_out(former, P0, 0, 5)
-    assert told.broken == []
-    told.now_s = 2.1
-    told.judge.handed_out(former, P0, 5, 9)
-    assert told.broken == [GroupRule.OWNED]
+    reported.judge.replaced(former)
+    reported.assign(former)
+    reported.judge.replaced(later)
+    reported.assign(later)
+    reported.judge.handed_out(former, P0, 0, 5)
+    assert reported.broken == []
+    reported.now_s = 2.1
+    reported.judge.handed_out(former, P0, 5, 9)
+    assert reported.broken == [GroupRule.OWNED]
 
 
 def test_a_partition_without_an_owner_is_told_of_after_the_bound_since_the_last_blow() -> None:
-    told = Told()
-    for told.now_s in (0.0, 9.0, 11.0):
-        told.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
-    assert told.broken == []
-    told.now_s = 12.1
-    told.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
-    assert told.broken == [GroupRule.UNOWNED]
+    reported = Reported()
+    for reported.now_s in (0.0, 9.0, 11.0):
+        reported.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
+    assert reported.broken == []
+    reported.now_s = 12.1
+    reported.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
+    assert reported.broken == [GroupRule.UNOWNED]
 
 
 def test_who_begins_below_what_was_acknowledged_and_who_commits_what_nobody_read_are_found_out() -> None:
-    told = Told()
+    reported = Reported()
     owner = Somebody("c1")
-    told.judge.handed_out(owner, P0, 0, 5)
-    told.judge.committed(owner, P0, 5)
-    told.judge.began(owner, P0, 5, acknowledged=5)
-    assert told.broken == []
-    told.judge.began(owner, P0, 4, acknowledged=5)
-    told.judge.committed(owner, P0, 6)
-    assert told.broken == [GroupRule.COMMITTED, GroupRule.COMMITTED]
+    reported.judge.handed_out(owner, P0, 0, 5)
+    reported.judge.committed(owner, P0, 5)
+    reported.judge.began(owner, P0, 5, acknowledged=5)
+    assert reported.broken == []
+    reported.judge.began(owner, P0, 4, acknowledged=5)
+    reported.judge.committed(owner, P0, 6)
+    assert reported.broken == [GroupRule.COMMITTED, GroupRule.COMMITTED]
 
 
 def test_two_members_that_commit_a_partition_in_one_generation_are_found() -> None:
-    told = Told()
-    told.judge.handed_out(Somebody("c1"), P0, 0, 9)
-    told.judge.committed(Somebody("c1"), P0, 3, by="m1", generation=4)
-    told.judge.committed(Somebody("c1"), P0, 5, by="m1", generation=4)
-    told.judge.committed(Somebody("c2"), P0, 7, by="m2", generation=5)
-    assert told.broken == []
-    told.judge.committed(Somebody("c1"), P0, 8, by="m1", generation=5)
-    assert told.broken == [GroupRule.COMMITTED]
+    reported = Reported()
+    reported.judge.handed_out(Somebody("c1"), P0, 0, 9)
+    reported.judge.committed(Somebody("c1"), P0, 3, by="m1", generation=4)
+    reported.judge.committed(Somebody("c1"), P0, 5, by="m1", generation=4)
+    reported.judge.committed(Somebody("c2"), P0, 7, by="m2", generation=5)
+    assert reported.broken == []
+    reported.judge.committed(Somebody("c1"), P0, 8, by="m1", generation=5)
+    assert reported.broken == [GroupRule.COMMITTED]
 
 
 def test_what_a_member_owns_that_was_removed_and_has_not_heard_of_it_does_not_count() -> None:
-    told = Told()
-    told.now_s = 10.0
+    reported = Reported()
+    reported.now_s = 10.0
     removed, other = Somebody("c1"), Somebody("c2")
-    told.assign(removed)
+    reported.assign(removed)
     removed.is_member = False
-    told.assign(other)
-    told.judge.handed_out(removed, P0, 0, 1)
-    assert told.broken == []
+    reported.assign(other)
+    reported.judge.handed_out(removed, P0, 0, 1)
+    assert reported.broken == []
     removed.is_member = True
-    told.judge.handed_out(removed, P0, 1, 2)
-    assert told.broken == [GroupRule.OWNED]
+    reported.judge.handed_out(removed, P0, 1, 2)
+    assert reported.broken == [GroupRule.OWNED]
 
 
 def test_offsets_that_were_never_delivered_and_those_that_came_twice_are_counted() -> None:
-    told = Told()
+    reported = Reported()
     owner = Somebody("c1")
-    told.judge.handed_out(owner, P0, 0, 5)
-    told.judge.handed_out(owner, P0, 3, 8)
-    told.judge.judge_delivery("g", {P0: 8}, exactly_once=False)
-    assert told.broken == []
-    told.judge.judge_delivery("g", {P0: 9}, exactly_once=True)
-    assert told.broken == [GroupRule.DELIVERED, GroupRule.DELIVERED]
+    reported.judge.handed_out(owner, P0, 0, 5)
+    reported.judge.handed_out(owner, P0, 3, 8)
+    reported.judge.judge_delivery("g", {P0: 8}, exactly_once=False)
+    assert reported.broken == []
+    reported.judge.judge_delivery("g", {P0: 9}, exactly_once=True)
+    assert reported.broken == [GroupRule.DELIVERED, GroupRule.DELIVERED]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))))

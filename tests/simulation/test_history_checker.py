@@ -248,8 +248,8 @@ def test_any_single_record_that_is_lost_or_doubled_or_moved_is_found(count: int,
 def test_only_who_was_taken_out_of_the_cluster_while_its_lease_lived_may_tell_an_old_high_watermark(
     may_be_old: bool, is_found: bool
 ) -> None:
-    told = [Fetched("r", P, 1, (), 1, 8), Fetched("r", P, 0, (), 0, 7, may_be_old)]
-    judged = check(history([sent(1, record(0)), *told], record(0)))
+    reported = [Fetched("r", P, 1, (), 1, 8), Fetched("r", P, 0, (), 0, 7, may_be_old)]
+    judged = check(history([sent(1, record(0)), *reported], record(0)))
     assert [violation.invariant for violation in judged] == [Invariant.PREFIX] * is_found
 
 
@@ -297,10 +297,10 @@ def test_a_key_may_be_written_again_in_another_life_of_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [Fetched("s", P, 0, placed(record(0)), 1), GaveUp("s", P, "UNKNOWN_PARTITION")],
     ids=["not delivered to the end", "given up"],
 )
-def test_a_stream_that_leaves_records_of_its_topic_out_is_found(told: Event) -> None:
-    judged = replace(history([sent(1, record(0), record(1)), told], record(0), record(1)), subscribed={"s": [P]})
+def test_a_stream_that_leaves_records_of_its_topic_out_is_found(reported: Event) -> None:
+    judged = replace(history([sent(1, record(0), record(1)), reported], record(0), record(1)), subscribed={"s": [P]})
     assert {violation.invariant for violation in check(judged)} == {Invariant.ATTENTIVE}

@@ -10,19 +10,19 @@ from tests.simulation.policy_model import Gone
 
 P = "orders/0"
 GONE = {P: Gone(5, {}, [(10, 3), (50, 5)])}
-TOLD = Deleted(P, 3, 3, told_ms=20)
+REPORTED = Deleted(P, 3, 3, reported_ms=20)
 
 
 def fetched(
-    start: int, *offsets: int, asked_ms: int, told_ms: int = 100, reader: str = "r", removed_early: bool = False
+    start: int, *offsets: int, asked_ms: int, reported_ms: int = 100, reader: str = "r", removed_early: bool = False
 ) -> Fetched:
     records = tuple((offset, RecordId("p", offset, 1)) for offset in offsets)
     first = offsets[0] if offsets else start
     answer = Fetched(reader, P, first, records, 9, 1)
-    return answer._replace(log_start_offset=start, asked_ms=asked_ms, told_ms=told_ms, removed_early=removed_early)
+    return answer._replace(log_start_offset=start, asked_ms=asked_ms, reported_ms=reported_ms, removed_early=removed_early)
 
 
-def judged(*events: Fetched, deleted: Deleted = TOLD) -> list[str]:
+def judged(*events: Fetched, deleted: Deleted = REPORTED) -> list[str]:
     return [violation.evidence for violation in judge_log_starts(events, [deleted], GONE)]
 
 
@@ -44,7 +44,9 @@ def test_no_reader_sees_the_log_start_go_back() -> None:
 
 
 def test_a_log_start_is_on_the_bucket_before_anybody_is_told() -> None:
-    assert judged(fetched(5, asked_ms=0, told_ms=49)) == ["r of orders/0 was told that the log starts at 5; on the bucket it was 3"]
+    assert judged(fetched(5, asked_ms=0, reported_ms=49)) == [
+        "r of orders/0 was told that the log starts at 5; on the bucket it was 3"
+    ]
 
 
 @pytest.mark.parametrize("deleted", [Deleted(P, 4, 3, 20), Deleted(P, 6, 6, 20)])

@@ -264,8 +264,8 @@ def test_a_tombstone_stays_for_its_time_from_the_pass_that_saw_it_first(at_ms: i
     chain.compact([0, 1, 2], to=3)
     chain.replace("0-1-2", by=[1, 2], at_ms=200, end=3, seen_ms=100)
     chain.replace("1-2 at 200", by=[2], at_ms=at_ms)
-    told = [evidence.rpartition("tombstone that ")[2] for _, evidence in chain.judged()[1]]
-    assert told == found
+    reported = [evidence.rpartition("tombstone that ")[2] for _, evidence in chain.judged()[1]]
+    assert reported == found
 
 
 def test_a_tombstone_that_no_pass_has_seen_stays() -> None:

@@ -44,7 +44,7 @@ CAUGHT_AS = {
     BrokenRule.READ_AHEAD_IS_ALL: Shown({Invariant.UNIQUE}, in_seed=4, trouble_s=8),
     BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=39, trouble_s=30),
     BrokenRule.SEAL_NOT_LOOKED_FOR: Shown({Invariant.PREFIX}, in_seed=25, trouble_s=8),
-    BrokenRule.GAP_TOLD_UNPROVEN: Shown({Invariant.TRUTHFUL}, in_seed=6, trouble_s=8),
+    BrokenRule.GAP_REPORTED_UNPROVEN: Shown({Invariant.TRUTHFUL}, in_seed=6, trouble_s=8),
     BrokenRule.REMOVED_WITHOUT_PROOF: Shown({Invariant.APPOINTED}, in_seed=11, trouble_s=8),
     BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=2, trouble_s=8),
     BrokenRule.COLLECTED_UNFENCED: Shown({Invariant.REACHABLE}, in_seed=52, trouble_s=8),
@@ -112,10 +112,14 @@ def test_the_same_seed_gives_the_same_run_in_another_process_byte_for_byte(seed:
 
 
 def test_a_world_whose_trace_nobody_keeps_is_the_same_world() -> None:
-    told, untold = simulate(4, trouble_s=2), simulate(4, trouble_s=2, keep_trace=False)
-    assert told.trace
-    assert not untold.trace
-    assert (untold.violations, untold.failures, untold.tallies) == (told.violations, told.failures, told.tallies)
+    reported, unreported = simulate(4, trouble_s=2), simulate(4, trouble_s=2, keep_trace=False)
+    assert reported.trace
+    assert not unreported.trace
+    assert (unreported.violations, unreported.failures, unreported.tallies) == (
+        reported.violations,
+        reported.failures,
+        reported.tallies,
+    )
 
 
 def test_another_seed_gives_another_run() -> None:

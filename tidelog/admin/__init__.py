@@ -1,8 +1,14 @@
 """Administers a cluster from Python: topics, groups and access.
 
-Entries: `Topics` (topics.py), `Groups` (groups.py), `Access` (access.py), reached as `log.topics`, `log.groups`, `log.access`.
+    log.topics, log.groups, log.access ─▶ topics.py, groups.py, access.py ─▶ transport/ ─▶ a broker
+                                                        └─▶ group_descriptions.py: answers as frozen structs
 
-Invariant: every change takes `validate_only`. Answers are frozen structs that are ready for JSON.
+Entries: `Topics` (topics.py), `Groups` (groups.py), `Access` (access.py).
+
+Invariants:
+- Every change takes `validate_only`.
+- Answers are frozen structs that are ready for JSON.
+- A change whose answer was lost raises OutcomeUnknown, and is not repeated.
 
 Must not import the producer, the consumer or the group.
 """

@@ -294,9 +294,9 @@ def test_a_clock_in_doubt_is_logged_with_both_times_and_measured(caplog: pytest.
         await tick(compactor)
         await tick(compactor)
         assert difference_s() == pytest.approx(86_400, abs=2)
-        (told,) = caplog.messages
-        assert "clock in doubt: this machine says 20" in told
-        assert "86,399 s earlier. Nothing expires and nothing is deleted until they agree within 300 s" in told
+        (reported,) = caplog.messages
+        assert "clock in doubt: this machine says 20" in reported
+        assert "86,399 s earlier. Nothing expires and nothing is deleted until they agree within 300 s" in reported
         scene.ahead_ms -= DAY_MS
         await tick(compactor)
         assert "agrees with that of" in caplog.messages[-1]

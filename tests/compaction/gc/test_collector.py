@@ -367,16 +367,16 @@ def test_a_marker_is_read_again_where_the_bucket_was_away_and_holds_up_no_other(
     on_a_bucket(work)
 
 
-@pytest.mark.parametrize("told_ms", [None, 10 * GRACE_MS])
-def test_the_grace_of_a_topic_whose_marker_tells_no_time_or_one_to_come_begins_when_it_is_seen(told_ms: int | None) -> None:
+@pytest.mark.parametrize("reported_ms", [None, 10 * GRACE_MS])
+def test_the_grace_of_a_topic_whose_marker_tells_no_time_or_one_to_come_begins_when_it_is_seen(reported_ms: int | None) -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         await scene.delete_topic("orders", ORDERS.topic_id)
-        told = None if told_ms is None else scene.now_ms() + told_ms
-        marker = TopicTombstone(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=told)
+        reported = None if reported_ms is None else scene.now_ms() + reported_ms
+        marker = TopicTombstone(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=reported)
         for key in [key for key in topic_objects(scene) if "/_log/deleted-" in key]:
             scene.store.remove(key)
-            scene.store.plant(key, encode_deleted_topic(marker) if told_ms is not None else b"of somebody else")
+            scene.store.plant(key, encode_deleted_topic(marker) if reported_ms is not None else b"of somebody else")
         keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
         await keeper.tick()
         scene.ahead_ms += GRACE_MS - 1
@@ -572,20 +572,20 @@ def test_a_listing_is_told_partition_by_partition() -> None:
         ]
     )
     listing = TopicListing()
-    told: list[ListedPartition] = []
+    reported: list[ListedPartition] = []
     for key in [*keys, None]:
         parsed = parse_topic_key(key) if key is not None else None
         for one in listing.take_in(parsed, 7) if parsed is not None else listing.end():
             assert one == Remains(TopicIncarnation("t", over), Revision(3)) or isinstance(one, ListedPartition)
-            told += [one] if isinstance(one, ListedPartition) else []
-    assert [(one.partition, one.versions, len(one.files)) for one in told] == [
+            reported += [one] if isinstance(one, ListedPartition) else []
+    assert [(one.partition, one.versions, len(one.files)) for one in reported] == [
         (place(topic_a, 1), [1, 2], 2),
         (place(topic_a, 10), [], 2),
         (place(topic_a, 2), [1, 2], 2),
         (place(topic_a, 0), [1, 2], 0),
         (place(topic_b, 0), [5], 0),
     ]
-    assert {found.size_bytes for one in told for found in one.files} == {7}
+    assert {found.size_bytes for one in reported for found in one.files} == {7}
 
 
 def test_lives_that_are_over_and_have_left_something_are_told_with_their_newest_marker() -> None:
@@ -603,15 +603,15 @@ def test_lives_that_are_over_and_have_left_something_are_told_with_their_newest_
         ]
     )
     listing = TopicListing()
-    told = [one for key in keys if (parsed := parse_topic_key(key)) is not None for one in listing.take_in(parsed, 7)]
-    told += [*listing.end(), *listing.end()]
-    assert told == [
+    reported = [one for key in keys if (parsed := parse_topic_key(key)) is not None for one in listing.take_in(parsed, 7)]
+    reported += [*listing.end(), *listing.end()]
+    assert reported == [
         Remains(TopicIncarnation("t", before), Revision(3)),
         Remains(TopicIncarnation("t", behind), Revision(3)),
         Remains(TopicIncarnation("t", twice), Revision(20)),
         Remains(TopicIncarnation("t", last), Revision(3)),
     ]
-    assert alone not in {one.topic.topic_id for one in told if isinstance(one, Remains)}
+    assert alone not in {one.topic.topic_id for one in reported if isinstance(one, Remains)}
 
 
 def test_what_may_go_of_a_manifest_waits_for_its_grace() -> None:

@@ -98,7 +98,7 @@ def test_keys_that_come_again_take_no_more_room() -> None:
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 150)), min_size=1, max_size=6),
 )
 def test_passes_leave_what_the_plainest_rule_leaves(
-    told: list[tuple[bytes | None, bytes | None]], steps: list[tuple[int, int]]
+    reported: list[tuple[bytes | None, bytes | None]], steps: list[tuple[int, int]]
 ) -> None:
     """Each step adds records, lets time go by, and compacts; the log is one list of records."""
     log: list[Record] = []
@@ -106,8 +106,8 @@ def test_passes_leave_what_the_plainest_rule_leaves(
     passes: tuple[KeyPass, ...] = ()
     now, added = 1000, 0
     for count, pause in steps:
-        log += [(added + n, key, value) for n, (key, value) in enumerate(told[added : added + count])]
-        added = min(added + count, len(told))
+        log += [(added + n, key, value) for n, (key, value) in enumerate(reported[added : added + count])]
+        added = min(added + count, len(reported))
         now += pause
         if not log:
             break

@@ -97,9 +97,9 @@ def test_what_retention_can_not_delete_is_told_once(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.WARNING):
         on_a_bucket(work)
-    told = [text for text in caplog.messages if "past retention.ms" in text]
-    assert len(told) == 1
-    assert "keeps offsets 0 to 1, and 1 later files past retention.ms" in told[0]
+    reported = [text for text in caplog.messages if "past retention.ms" in text]
+    assert len(reported) == 1
+    assert "keeps offsets 0 to 1, and 1 later files past retention.ms" in reported[0]
 
 
 def test_settings_that_change_are_acted_on() -> None:

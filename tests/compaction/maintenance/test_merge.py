@@ -51,11 +51,11 @@ def test_no_merge_is_wider_than_a_quarter_of_retention() -> None:
 def test_records_without_timestamps_count_as_dated_by_their_append_for_the_width_of_a_merge() -> None:
     bounds = BOUNDS.for_topic(TopicSettings(retention_ms=400))
 
-    def merged(*told: tuple[tuple[int, int], int]) -> int:
+    def merged(*reported: tuple[tuple[int, int], int]) -> int:
         """How many of files with these earliest and latest timestamps, and times of append."""
         files = [
             file_of(10 * n, 10 * n + 9, size=100 * MIB, times=times, appended_by=appended_by)
-            for n, (times, appended_by) in enumerate(told)
+            for n, (times, appended_by) in enumerate(reported)
         ]
         return len(plan_merge(manifest_of(files), bounds))
 

@@ -110,9 +110,9 @@ def test_no_files_are_no_work() -> None:
     st.integers(0, 50),
 )
 def test_what_goes_is_due_and_what_is_due_goes(
-    told: list[tuple[int, int]], retention_ms: int, retention_bytes: int, pending: int, gap: int
+    reported: list[tuple[int, int]], retention_ms: int, retention_bytes: int, pending: int, gap: int
 ) -> None:
-    files = [file_of(n * 10, n * 10 + 9 - (n % 3), size=100 + size, times=(-1, at)) for n, (size, at) in enumerate(told)]
+    files = [file_of(n * 10, n * 10 + 9 - (n % 3), size=100 + size, times=(-1, at)) for n, (size, at) in enumerate(reported)]
     manifest = manifest_of(files, compacted_to=len(files) * 10 + gap)
     now = 1500
     chosen = settings(retention_ms=retention_ms, retention_bytes=retention_bytes)

@@ -26,7 +26,7 @@ from metadata.store.interface import Put
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from tests.gateway.integration.test_both_listeners import append
-from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, reported, serve
 from tests.kit.gateway.broker_cluster import broker_cluster
 from tests.kit.gateway.http_client import Client
 from tests.kit.gateway.small_broker import PATIENCE_S, until
@@ -135,8 +135,8 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                 assert deleted.status == 200, deleted
                 await until(lambda: "DeleteRecords" in audit_files[1].read_text())
         applied = [line for line in map(json.loads, audit_files[1].read_text().splitlines()) if "DeleteRecords" in line["call"]]
-        told_here = [(line["outcome"], line["principal"], line["credential"], line["forwarded_by"]) for line in applied]
-        assert told_here == [("ok", "admin", "peer", "broker-0")]
+        reported_here = [(line["outcome"], line["principal"], line["credential"], line["forwarded_by"]) for line in applied]
+        assert reported_here == [("ok", "admin", "peer", "broker-0")]
         assert applied[0]["resources"] == ["topic:orders"]
         assert "delete-records" in audit_files[0].read_text(), "the broker that the client has called tells of it, too"
 
@@ -149,7 +149,7 @@ async def refuses_a_forged_hop(address: str, key: str) -> None:
         call: Any = channel.unary_unary("/tidelog.v1.Log/Produce")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"), FORWARDED))
-        found: TidelogError = told(refused.value)
+        found: TidelogError = reported(refused.value)
         assert isinstance(found, Unauthenticated)
 
 
@@ -159,11 +159,11 @@ async def tells_no_offsets_of_salaries(address: str, key: str) -> None:
     async with grpc.aio.insecure_channel(address) as channel:
         fetch: Any = channel.unary_unary("/tidelog.v1.Groups/OffsetFetch")
         request = groups_pb2.OffsetFetchRequest(group="g")
-        told_all = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
-        assert {each.topic for each in told_all.offsets} == {"orders"}
+        reported_all = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
+        assert {each.topic for each in reported_all.offsets} == {"orders"}
         request.topics.add(topic="salaries", partitions=[0])
-        told_one = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
-        assert [from_status(each.error).code for each in told_one.offsets] == ["PERMISSION_DENIED"]
+        reported_one = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
+        assert [from_status(each.error).code for each in reported_one.offsets] == ["PERMISSION_DENIED"]
         commit: Any = channel.unary_unary("/tidelog.v1.Groups/OffsetCommit")
         asked = groups_pb2.OffsetCommitRequest(group="g", generation=-1)
         asked.offsets.add(topic="salaries", partition=0, offset=7)
@@ -199,7 +199,7 @@ def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: 
             for forged in ((), (FORWARDED, ("tidelog-unchecked", "true")), (("tidelog-unchecked", "true"),)):
                 with pytest.raises(grpc.aio.AioRpcError) as why:
                     await refused(request, metadata=forged)
-                assert isinstance(told(why.value), Denied)
+                assert isinstance(reported(why.value), Denied)
         await until(lambda: "DeleteRecords" in audit_file.read_text())
         (deleted,) = [line for line in map(json.loads, audit_file.read_text().splitlines()) if line["outcome"] == "ok"]
         assert (deleted["credential"], "principal" in deleted) == ("broker without authentication", False)
@@ -289,9 +289,9 @@ def test_a_broker_without_authentication_signs_its_calls_over_tls_alone(tmp_path
         assert (over_tls.guard, kept is not None, over_tls.peer_metadata is not None) == (None, True, True)
         assert kept is not None
         assert over_tls.peer_metadata is not None
-        told_others = over_tls.peer_metadata("a", "/tidelog.v1.Log/Produce")
-        assert [name for name, _ in told_others] == ["tidelog-unchecked", "tidelog-peer"]
-        assert kept.value.decode() not in repr(told_others)
+        others_reported = over_tls.peer_metadata("a", "/tidelog.v1.Log/Produce")
+        assert [name for name, _ in others_reported] == ["tidelog-unchecked", "tidelog-peer"]
+        assert kept.value.decode() not in repr(others_reported)
         assert await opened(has_peers=False, peers_speak_tls=True) == NO_ACCESS
         assert await store.get(layout.peer_secret) is None, "an earlier version made it"
         await store.close()

@@ -19,7 +19,7 @@ from gateway.settings import BrokerSettings
 from metadata.access.acl import Acl
 from metadata.errors import NotAuthorized
 from tests.kit.certificates import Authority, make_certificates
-from tests.kit.gateway.access.guarded_broker import FAST, bearer, told
+from tests.kit.gateway.access.guarded_broker import FAST, bearer, reported
 from tests.kit.gateway.http_client import Client
 
 pytestmark = pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_certificate_opens_what_an_acl_allows_its_name(tmp_path: Path, tls_pri
             request = admin_pb2.GetTopicRequest(name="orders").SerializeToString()
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await get(request)
-            assert isinstance(told(refused.value), NotAuthorized)
+            assert isinstance(reported(refused.value), NotAuthorized)
             acl = Acl(principal=principal, operation="describe", resource="topic", name="orders")
             await broker.access.add_acl(acl, validate_only=False)
             assert (await client.get("/v1/topics/orders")).status == 200

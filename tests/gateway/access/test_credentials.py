@@ -62,14 +62,14 @@ def test_a_key_may_be_shown_in_each_of_its_forms(tmp_path: Path) -> None:
 @asynccontextmanager
 async def provider() -> AsyncIterator[str]:
     """The URL of an OpenID provider on this machine."""
-    told = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(PROVIDER_KEY.public_key())) | {"kid": "k", "use": "sig"}
+    reported = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(PROVIDER_KEY.public_key())) | {"kid": "k", "use": "sig"}
     issuer = ""
 
     async def about(_: web.Request) -> web.Response:
         return web.json_response({"issuer": issuer, "jwks_uri": f"{issuer}/keys"})
 
     async def keys(_: web.Request) -> web.Response:
-        return web.json_response({"keys": [told]})
+        return web.json_response({"keys": [reported]})
 
     async def moved(_: web.Request) -> web.Response:
         raise web.HTTPFound("/keys")

@@ -23,7 +23,7 @@ from gateway.grpc.server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from metadata.access.registry import AccessRegistry
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
-from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, reported
 from tests.kit.gateway.otlp_receiver import Receiver, receiving
 from tests.kit.gateway.small_broker import SmallBroker, with_broker
 from tests.kit.segments.batches import batch_of
@@ -171,7 +171,7 @@ async def grpc_answer(at: Guarded, path: str, key: str) -> bytes | TidelogError:
     except grpc.aio.AioRpcError as error:
         if "SendMessageOperation" in str(error.debug_error_string()):  # refused before gRPC had sent the message: no reason came
             return await grpc_answer(at, path, key)
-        return told(error)
+        return reported(error)
     except TidelogError as error:
         return error
     return answer
@@ -281,9 +281,9 @@ def test_who_lacks_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Pat
                             assert isinstance(found, NotAuthorized), (row, found)
                         expected.add(row)
             assert refusals(await at.audited(), "PERMISSION_DENIED") == expected
-            told_of = (await at.http.get(f"/v1/topics/{TOPIC}", **bearer(ADMIN_KEY))).json
-            assert told_of["partition_count"] == 1
-            assert told_of["partitions"][0]["high_watermark"] == 1
+            reported_of = (await at.http.get(f"/v1/topics/{TOPIC}", **bearer(ADMIN_KEY))).json
+            assert reported_of["partition_count"] == 1
+            assert reported_of["partitions"][0]["high_watermark"] == 1
             principals = {acl["principal"] for acl in (await at.as_admin("GET", "/v1/acls"))["acls"]}
             assert "intruder" not in principals
 

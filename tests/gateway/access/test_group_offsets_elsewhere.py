@@ -25,8 +25,8 @@ from metadata.errors import NotAuthorized
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import TopicPartition
 from tests.gateway.access.test_denials import Book
-from tests.kit.gateway.told_log import P0, Topics
-from tests.kit.gateway.told_log import topic as orders
+from tests.kit.gateway.reported_log import P0, Topics
+from tests.kit.gateway.reported_log import topic as orders
 
 GROUP = Acl(principal="billing", operation="all", resource="group", name="g")
 ORDERS = Acl(principal="billing", operation="read", resource="topic", name="orders")
@@ -94,8 +94,8 @@ def test_nothing_is_committed_of_a_topic_that_the_caller_may_not_read() -> None:
 
 def test_no_offset_is_told_of_a_topic_that_the_caller_may_not_see() -> None:
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch(*TOPICS), context), GROUP, ORDERS)
-    told = {each.partition: from_status(each.error).code if each.HasField("error") else each.offset for each in answer.offsets}
-    assert told == {0: "PERMISSION_DENIED", 1: 7, 2: "PERMISSION_DENIED"}
+    reported = {each.partition: from_status(each.error).code if each.HasField("error") else each.offset for each in answer.offsets}
+    assert reported == {0: "PERMISSION_DENIED", 1: 7, 2: "PERMISSION_DENIED"}
     assert [each.topic for each in asked[0].topics] == ["orders"]
 
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch("salaries"), context), GROUP, ORDERS)

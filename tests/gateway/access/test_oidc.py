@@ -46,9 +46,9 @@ class Provider:
             self.asked += 1
             return json.dumps({"issuer": self.issuer, "jwks_uri": f"{ISSUER}/keys"}).encode()
         assert url == f"{ISSUER}/keys"
-        return json.dumps({"keys": [self._told(kid, key) for kid, key in self.keys.items()]}).encode()
+        return json.dumps({"keys": [self._reported(kid, key) for kid, key in self.keys.items()]}).encode()
 
-    def _told(self, kid: str, key: Any) -> dict[str, Any]:
+    def _reported(self, kid: str, key: Any) -> dict[str, Any]:
         if isinstance(key, bytes):
             return {"kty": "oct", "k": base64.urlsafe_b64encode(key).decode(), "kid": kid}
         kind = jwt.algorithms.ECAlgorithm if isinstance(key, ec.EllipticCurvePublicKey) else jwt.algorithms.RSAAlgorithm
@@ -176,15 +176,15 @@ def test_who_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
 
 def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
     async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
-        told: list[bool] = []
+        reported: list[bool] = []
         found = await tokens.verify(token())
-        tokens.subscribe(lambda: told.append(found.holds()))
+        tokens.subscribe(lambda: reported.append(found.holds()))
         provider.keys["two"] = OTHER_KEY.public_key()
         await asyncio.sleep(2 * oidc.KEYS_AGE_S)
         assert found.holds()
         provider.keys = {"one": OTHER_KEY.public_key()}
         await asyncio.sleep(2 * oidc.KEYS_AGE_S)
-        assert told == [False]
+        assert reported == [False]
 
     verify(scenario)
 

@@ -276,9 +276,9 @@ def test_what_was_only_checked_is_told_as_such(tmp_path: Path) -> None:
         deleted = log_pb2.DeleteRecordsRequest(topic="orders", before_offset=0, validate_only=True)
         await at.call("/tidelog.v1.Log/DeleteRecords", deleted, ADMIN_KEY)
         assert [line.get("validate_only", False) for line in await at.audited()] == [False, True, True, True]
-        told = (await at.http.get("/metrics", **bearer(ADMIN_KEY))).body.decode()
-        assert 'tidelog_audit_lines_total{outcome="written"} 4.0' in told
-        assert 'tidelog_audit_lines_total{outcome="dropped"} 0.0' in told
+        reported = (await at.http.get("/metrics", **bearer(ADMIN_KEY))).body.decode()
+        assert 'tidelog_audit_lines_total{outcome="written"} 4.0' in reported
+        assert 'tidelog_audit_lines_total{outcome="dropped"} 0.0' in reported
 
     serve(tmp_path, scenario)
 

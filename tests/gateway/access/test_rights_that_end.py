@@ -18,7 +18,7 @@ from gateway.proto.status import from_status
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.groups.consumer_protocol import encode_assignment
 from tests.gateway.integration.test_both_listeners import append
-from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, reported, serve
 from tests.kit.gateway.stubs import health_stub
 from tests.kit.metadata.stores import until
 
@@ -60,7 +60,7 @@ async def end_of(stream: Any) -> TidelogError:
         while await stream.read() is not grpc.aio.EOF:
             pass
     except grpc.aio.AioRpcError as error:
-        return told(error)
+        return reported(error)
     raise AssertionError("it ended well")
 
 

@@ -43,9 +43,9 @@ class CutOffStore:
         self.answers = True
         self.slow_s = 0.0
         """How long each read takes."""
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
         """While it is not set, watches are silent."""
-        self.told.set()
+        self.reported.set()
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._store.get(key)
@@ -59,16 +59,16 @@ class CutOffStore:
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
         async for batch in self._store.watch(prefix, from_revision):
-            await self.told.wait()
+            await self.reported.wait()
             yield batch
 
     def cut(self, *, answers: bool = False) -> None:
         self.answers = answers
-        self.told.clear()
+        self.reported.clear()
 
     def mend(self) -> None:
         self.answers = True
-        self.told.set()
+        self.reported.set()
 
 
 class World:
@@ -282,11 +282,11 @@ def test_calls_that_last_go_on_when_all_keys_are_read_again_and_theirs_is_as_it_
         await asyncio.sleep(0.1)
         checked = await at.begin(key)
         before = at.cache.key(parse_key(key).key_id)  # type: ignore[union-attr]  # it is one
-        at.store.told.clear()
+        at.store.reported.clear()
         await at.records.revoke_key(revoked_id)
         await at.etcd.compact((await at.etcd.range(LAYOUT.api_keys)).revision)
         at.etcd.restart()  # the watch goes on where it stood, and what follows there is compacted away
-        at.store.told.set()
+        at.store.reported.set()
         await asyncio.sleep(AGE_S / 2)
         assert at.cache.key(parse_key(key).key_id) is not before, "the keys were read again"  # type: ignore[union-attr]
         with pytest.raises(Unauthenticated, match="was revoked"):

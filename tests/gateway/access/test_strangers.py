@@ -63,8 +63,8 @@ def test_a_call_whose_message_never_comes_is_held_for_nobody(tmp_path: Path, mon
         empty: Any = at.channel.stream_stream("/tidelog.v1.Access/CreateKey")(metadata=shown)
         await empty.done_writing()
         assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT
-        told = [line["outcome"] for line in await at.audited() if line["call"] == "/tidelog.v1.Access/CreateKey"]
-        assert told == ["UNAUTHENTICATED"], "nothing was made, nor asked for"
+        reported = [line["outcome"] for line in await at.audited() if line["call"] == "/tidelog.v1.Access/CreateKey"]
+        assert reported == ["UNAUTHENTICATED"], "nothing was made, nor asked for"
 
     serve(tmp_path, scenario)
 

@@ -135,9 +135,11 @@ def test_a_broker_that_was_killed_and_comes_back_at_its_address_is_no_cause_for_
         assert await broker_lease(store, 3, own=frozenset({SessionId(2)})).join()  # its own, which it could not leave
 
     with_store(scenario)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records if "registration replaced" in record.getMessage()]
+    reported = [
+        (record.levelname, record.getMessage()) for record in caplog.records if "registration replaced" in record.getMessage()
+    ]
     former = "session 1, at http 10.0.0.7:8080, grpc 10.0.0.7:8081"
-    assert told == [("INFO", f"registration replaced key=/tidelog/brokers/b1: its {former} did not end in order")]
+    assert reported == [("INFO", f"registration replaced key=/tidelog/brokers/b1: its {former} did not end in order")]
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
@@ -301,8 +303,8 @@ def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_o
         assert await store.session() == 2, "the older one takes nothing with it"
         with pytest.raises(Rejected, match=r"session 2, at http 10\.0\.0\.7:9000"):  # it was cut off, and comes back
             await broker_lease(store, 3, own=frozenset({SessionId(1)})).join()
-        told = [record.getMessage() for record in caplog.records if "another process has this id" in record.getMessage()]
-        assert [message.split(";")[0] for message in told] == [
+        reported = [record.getMessage() for record in caplog.records if "another process has this id" in record.getMessage()]
+        assert [message.split(";")[0] for message in reported] == [
             (
                 "registration replaced key=/tidelog/brokers/b1: another process has this id, "
                 "session 1, at http 10.0.0.7:8080, grpc 10.0.0.7:8081"

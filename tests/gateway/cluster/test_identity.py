@@ -264,15 +264,15 @@ def test_a_broker_that_takes_no_number_from_metadata_that_were_set_back_is_refus
     with_parts(tmp_path, test)
 
 
-@pytest.mark.parametrize("told_by", ["copy", "session"])
-def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(tmp_path: Path, told_by: str) -> None:
+@pytest.mark.parametrize("reported_by", ["copy", "session"])
+def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(tmp_path: Path, reported_by: str) -> None:
     """They know nothing of what brokers of the restored ones have written, and are not the ones to use."""
 
     async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")
         await begin_restoration(bucket, "ours", now_ms=0)
         await bucket.create(
-            *(segment_in(1) if told_by == "session" else (snapshot_key(SnapshotPosition(0, Revision(1000))), [b"a copy"]))
+            *(segment_in(1) if reported_by == "session" else (snapshot_key(SnapshotPosition(0, Revision(1000))), [b"a copy"]))
         )
         with pytest.raises(Rejected, match="were rebuilt from it meanwhile") as refused:
             await identify(bucket, metadata)
@@ -290,24 +290,24 @@ def test_brokers_that_start_at_once_on_a_new_bucket_all_start(tmp_path: Path) ->
 
 def test_a_bucket_that_is_refused_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
-        told: list[bool] = []
+        reported: list[bool] = []
 
         async def before_writing(*, is_new: bool) -> None:
             assert not written(bucket) or not is_new
-            told.append(is_new)
+            reported.append(is_new)
 
         async def identified(bucket: MemoryObjectStore) -> str:
             return await identify_cluster(bucket, metadata, LAYOUT, new_id="ours", now_ms=0, before_writing=before_writing)
 
         assert await identified(bucket) == await identified(bucket) == "ours"
-        assert told == [True, False]
+        assert reported == [True, False]
         await next_session(metadata, LAYOUT)
         other = MemoryObjectStore("s3://other")
         await sign_bucket(other, "theirs", now_ms=0)
         for wrong in (other, MemoryObjectStore("s3://empty")):
             with pytest.raises(Rejected):
                 await identified(wrong)
-        assert told == [True, False], "what is wrong is not even tried"
+        assert reported == [True, False], "what is wrong is not even tried"
 
     with_parts(tmp_path, test)
 

@@ -166,10 +166,10 @@ def test_a_leader_tells_what_it_deleted_and_what_it_deletes_soon_after_all_at_on
             for partition in partitions:
                 assert await deletes(world, b1, partition, before_offset) == before_offset
         await asyncio.sleep(10)
-        told = (await world.metadata.range(LAYOUT.compactions)).items
-        assert len(told) == 2, "the first one at once, and the others"
-        assert all(one.lease for one in told), "it goes away by itself"
-        assert deletion_notices(told) == sorted([(partitions[0], 1), *((partition, 2) for partition in partitions)])
+        reported = (await world.metadata.range(LAYOUT.compactions)).items
+        assert len(reported) == 2, "the first one at once, and the others"
+        assert all(one.lease for one in reported), "it goes away by itself"
+        assert deletion_notices(reported) == sorted([(partitions[0], 1), *((partition, 2) for partition in partitions)])
         assert reads_below_topics(b1) == 6 * 2 + 3, "two listings for each, and the manifest of before: nothing for its own notices"
 
     in_a_world(scenario)
@@ -192,7 +192,7 @@ def test_who_leads_by_now_follows_a_deletion_that_its_predecessor_did_not_know_t
 
         first.bucket.create = late  # type: ignore[method-assign]
         first.to_metadata.before = lambda what: Fault.HANGS if what == "keep alive" else None  # so that it hears of nothing
-        first.metadata.told_after_s = 6.0
+        first.metadata.reported_after_s = 6.0
         deleting = asyncio.ensure_future(deletes(world, first, partition, 2))
         second = world.begin("b1")
         await world.until(lambda: second.leads(partition))
@@ -305,9 +305,9 @@ def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_bac
             await asyncio.sleep(20)
         b1.to_metadata.before = lambda what: None
         await asyncio.sleep(PUBLISH_PAUSE_S_MAX)
-        told = (await world.metadata.range(LAYOUT.compactions)).items
-        assert deletion_notices(told) == sorted((partition, 1) for partition in partitions)
-        assert len(told) == 1, "all at once"
+        reported = (await world.metadata.range(LAYOUT.compactions)).items
+        assert deletion_notices(reported) == sorted((partition, 1) for partition in partitions)
+        assert len(reported) == 1, "all at once"
 
     in_a_world(scenario)
 
@@ -325,7 +325,7 @@ def test_a_broker_that_stops_tells_what_it_has_deleted_last_if_it_can(is_away: b
             b1.to_metadata.before = lambda what: Fault.HANGS if what == "grant lease" else None
         b1.stop()
         await b1.ends(within_s=6)
-        told = deletion_notices((await world.metadata.range(LAYOUT.compactions)).items)
-        assert told == sorted((partition, 1) for partition in partitions[: 1 if is_away else 2])
+        reported = deletion_notices((await world.metadata.range(LAYOUT.compactions)).items)
+        assert reported == sorted((partition, 1) for partition in partitions[: 1 if is_away else 2])
 
     in_a_world(scenario)

@@ -13,7 +13,7 @@ from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 from segments.partition.leader_partitions import LeaderPartitions
-from tests.kit.gateway.told_log import topic
+from tests.kit.gateway.reported_log import topic
 from tests.simulation.virtual_loop import run
 
 EPOCH = LeaderEpoch(1)

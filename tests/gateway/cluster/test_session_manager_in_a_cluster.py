@@ -54,13 +54,13 @@ async def drain(world: World, broker_id: str) -> None:
 def test_a_deleted_topic_is_let_go_of_only_by_leaders_that_this_broker_has_not_heard_of_either() -> None:
     async def scenario(world: World) -> None:
         b1, b2 = await world.start("b1", "b2")
-        b2.metadata.told_after_s = 5.0
+        b2.metadata.reported_after_s = 5.0
         topic = await world.topics.create("orders", 4)
         partitions = partitions_of(topic)
         await world.until(lambda: bool(led_by(world, b1, partitions)))
         led = led_by(world, b1, partitions)[0]
         assert b2.view.partitions.get(led) is None, "it has not heard that the partition has a leader"
-        b1.metadata.told_after_s = 1.0
+        b1.metadata.reported_after_s = 1.0
         b2.to_metadata.before = once_refused("metadata range")
         deleted = await world.topics.delete("orders")
         assert await b2.leadership.let_go(deleted, timeout_s=60)
@@ -140,7 +140,7 @@ def test_what_was_written_since_it_was_read_ahead_is_read_by_name_without_a_list
         if reading_takes_longer:
             b2.to_bucket.latency_s = 0.5
         else:
-            b1.metadata.told_after_s = 1.0  # so it goes on writing, while b2 has heard already that they come
+            b1.metadata.reported_after_s = 1.0  # so it goes on writing, while b2 has heard already that they come
         b2.to_bucket.calls.clear()
         producing = asyncio.ensure_future(world.keep_producing(partitions))
         await drain(world, "b1")
@@ -160,7 +160,7 @@ def test_a_second_request_before_the_watch_has_told_of_the_first_release_waits_f
         b1, b2, partitions = await two_that_share(world, 8)
         one, *others = led_by(world, b1, partitions)
         theirs = led_by(world, b2, partitions)
-        b1.metadata.told_after_s = 0.2
+        b1.metadata.reported_after_s = 0.2
         await world.ask_to_move([one], b2.session)
         await asyncio.sleep(0.15)
         began_s = await world.ask_to_move(others, b2.session)
@@ -212,7 +212,7 @@ def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_h
         partition = led_by(world, b1, partitions)[0]
         await world.produce(partition)
         log = b1.leadership.log
-        b1.metadata.told_after_s = 2.0
+        b1.metadata.reported_after_s = 2.0
         await world.ask_to_move([partition], b2.session)
         await asyncio.sleep(1)
         assert [bounds for bounds in await log.reads.bounds_of([partition]) if isinstance(bounds, Bounds)], "it was not asked yet"
@@ -222,9 +222,9 @@ def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_h
         b1.to_metadata.before = lambda what: None
         assert isinstance(committed, Bounds)
         assert b1.leads(partition), "its watch has yet to tell"
-        [told] = await log.reads.bounds_of([partition])
+        [reported] = await log.reads.bounds_of([partition])
         [fetched] = await log.reads.fetch([FetchTarget(partition, committed.log_start_offset, 1 << 20)], bytes_max=1 << 20)
-        assert isinstance(told, NoLeader)
+        assert isinstance(reported, NoLeader)
         assert isinstance(fetched, NoLeader)
         await world.check()
 
@@ -399,7 +399,7 @@ def test_a_deletion_is_done_when_no_leader_takes_records_any_more_whatever_one_o
         partitions = partitions_of(topic)
         late = led_by(world, b2, partitions)[0]
         if trouble == "hears late":
-            b2.metadata.told_after_s = 2.0
+            b2.metadata.reported_after_s = 2.0
         elif trouble == "dies":
             b2.kill()
         else:
@@ -612,7 +612,7 @@ def test_who_waits_for_a_broker_that_gave_up_is_told_that_the_outcome_is_unknown
         partition = led_by(world, b1, partitions)[0]
         b1.to_bucket.before = lambda what: Fault.ANSWER_LOST if what == "create" else None
         virtual_loop().call_later(0.01, setattr, b1.to_bucket, "before", lambda what: Fault.HANGS)
-        producing = asyncio.ensure_future(told_by(b1, partition))
+        producing = asyncio.ensure_future(reported_by(b1, partition))
         await world.until(producing.done, within_s=GIVEN_UP_S)
         assert isinstance(await producing, OutcomeUnknown)
         await world.until(lambda: world.leader(partition) is b2, within_s=3)
@@ -621,7 +621,7 @@ def test_who_waits_for_a_broker_that_gave_up_is_told_that_the_outcome_is_unknown
     in_a_world(scenario)
 
 
-async def told_by(process: Process, partition: TopicPartition) -> Exception | None:
+async def reported_by(process: Process, partition: TopicPartition) -> Exception | None:
     try:
         await process.leadership.log.produce(partition, RECORD, header_of(RECORD))
     except OutcomeUnknown as error:

@@ -105,7 +105,7 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
     state = PartitionState(leader_session=OURS.id, leader_epoch=LeaderEpoch(0), sessions=(span,))
     newest = compacted_to(2, before=compacted_to(1, partition=PARTITION), partition=PARTITION)
     assert newest.version == 2
-    bucket, log, told = MemoryObjectStore(), OpenLog(), list[set[TopicPartition]]()
+    bucket, log, reported = MemoryObjectStore(), OpenLog(), list[set[TopicPartition]]()
     view = SimpleNamespace(
         partitions=SimpleNamespace(set_back=None, led_by=lambda _: {PARTITION}, get=lambda _: state if leads_still else None),
         topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders")),
@@ -124,10 +124,10 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
             footers=FooterCache(bytes_max=1),
             now_ms=lambda: 0,
             took_over=lambda: None,
-            fell_behind=lambda partitions: told.append(set(partitions)),
+            fell_behind=lambda partitions: reported.append(set(partitions)),
         )
         await takeover._serve({PARTITION: state})
 
     run(scenario())
     assert log.manifests == ({PARTITION: 2} if leads_still else {})
-    assert told == ([behind] if behind else [])
+    assert reported == ([behind] if behind else [])

@@ -254,11 +254,11 @@ def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_
 
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
-        topics, told = b1.view.topics, False
+        topics, reported = b1.view.topics, False
         by_id = topics.by_id
 
         def known(topic_id: TopicId) -> Topic:
-            if not told:
+            if not reported:
                 raise UnknownTopic("not yet")
             return by_id(topic_id)
 
@@ -268,7 +268,7 @@ def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_
         await world.until(lambda: b1.view.partitions.led_by(session_of(b1)) >= partitions)
         await asyncio.sleep(5)
         assert not any(b1.leads(partition) for partition in partitions)
-        told = True
+        reported = True
         topics._notify(None, by_id(topic.id))
         await world.until(lambda: all(b1.leads(partition) for partition in partitions), within_s=1)
 

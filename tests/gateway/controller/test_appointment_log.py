@@ -454,8 +454,8 @@ def test_a_damaged_batch_stops_appointments_until_it_is_mended_and_the_log_names
         assert await stage.leaders(topic) == [1]
 
     on_stage(scenario)
-    told = [record.getMessage() for record in caplog.records]
-    assert any(appointments_key(1) in message and says in message and "you may delete it" in message for message in told)
+    reported = [record.getMessage() for record in caplog.records]
+    assert any(appointments_key(1) in message and says in message and "you may delete it" in message for message in reported)
 
 
 def test_a_controller_that_cannot_read_a_pending_batch_stands_aside_for_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -469,8 +469,8 @@ def test_a_controller_that_cannot_read_a_pending_batch_stands_aside_for_others(c
         await asyncio.sleep(30)
 
     on_stage(scenario)
-    told = {record.getMessage() for record in caplog.records}
-    assert {"controller elected broker=b1", "controller elected broker=b2"} <= told
+    reported = {record.getMessage() for record in caplog.records}
+    assert {"controller elected broker=b1", "controller elected broker=b2"} <= reported
 
 
 @pytest.mark.parametrize("operation", ["list", "get", "create"])

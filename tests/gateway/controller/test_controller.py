@@ -432,12 +432,12 @@ def test_partitions_of_a_topic_whose_deletion_was_not_heard_of_yet_do_not_begin_
 
     async def scenario(stage: Stage) -> None:
         topic, contender = await led_by_two(stage)
-        apply, untold = contender.topics._watched._apply, list[Sequence[Event]]()
-        contender.topics._watched._apply = untold.append  # each range has a watch of its own, and this one is behind
+        apply, unreported = contender.topics._watched._apply, list[Sequence[Event]]()
+        contender.topics._watched._apply = unreported.append  # each range has a watch of its own, and this one is behind
         await stage.write(Delete(LAYOUT.topic("orders")), *(Delete(LAYOUT.partition(partition(topic, n))) for n in range(4)))
         await asyncio.sleep(20)
         assert await stage.leaders(topic) == [None] * 4
-        for events in untold:
+        for events in unreported:
             apply(events)
         contender.topics._watched._apply = apply
         other = await stage.topic("other", 2)
@@ -475,18 +475,18 @@ def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_
         await soon()
         leaders = {session: topic for topic in made for session in await stage.leaders(topic)}
         late = leaders[2]
-        apply, untold, reads = contender.partitions._watched._apply, list[Sequence[Event]](), list[object]()
-        contender.partitions._watched._apply = untold.append  # each range has a watch of its own, and this one is behind
+        apply, unreported, reads = contender.partitions._watched._apply, list[Sequence[Event]](), list[object]()
+        contender.partitions._watched._apply = unreported.append  # each range has a watch of its own, and this one is behind
         known = topics_registry.read_topic_ids
 
-        async def told_meanwhile(*args: object) -> object:
+        async def reported_meanwhile(*args: object) -> object:
             found = await known(*args)  # type: ignore[arg-type]
             reads.append(found)
-            while heard == "just then" and untold:
-                apply(untold.pop(0))
+            while heard == "just then" and unreported:
+                apply(unreported.pop(0))
             return found
 
-        monkeypatch.setattr(controller_module, "read_topic_ids", told_meanwhile)
+        monkeypatch.setattr(controller_module, "read_topic_ids", reported_meanwhile)
         await stage.write(Delete(LAYOUT.topic(late.name)), Delete(LAYOUT.partition(partition(late, 0))))
         await stage.end(2)
         await asyncio.sleep(60)

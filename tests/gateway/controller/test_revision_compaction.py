@@ -113,7 +113,7 @@ def test_etcd_is_kept_small_and_a_watch_that_breaks_then_resumes_without_reading
             prefix = f"/{uuid.uuid4().hex}/"
             readings: list[int] = []
             values: list[bytes] = []
-            told: list[bytes] = []
+            reported: list[bytes] = []
 
             def replace(items: Sequence[KeyValue]) -> None:
                 readings.append(len(items))
@@ -134,13 +134,13 @@ def test_etcd_is_kept_small_and_a_watch_that_breaks_then_resumes_without_reading
                     for stream in tuple(store._client.streams):  # the end of a connection
                         stream.cancel()
                     for _ in range(50):
-                        written = (await store.transact([], [Put(f"{prefix}a", b"%d" % len(told))])).revision
-                        told.append(b"%d" % len(told))
+                        written = (await store.transact([], [Put(f"{prefix}a", b"%d" % len(reported))])).revision
+                        reported.append(b"%d" % len(reported))
                     await store.compact(seen)
                     assert await watched.wait_for(written, timeout_s=10)
                     assert not await readable(store, prefix, Revision(seen - 1))
                 following.cancel()
-            assert values == told
+            assert values == reported
             assert readings == [0], "it was read once, and followed from then on"
             await store.close()
 

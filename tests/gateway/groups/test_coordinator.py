@@ -833,8 +833,8 @@ def test_nobody_waits_for_ever_at_whatever_moment_a_broker_stops(steps: int) -> 
         for _ in range(steps):
             await asyncio.sleep(0.0005 if steps > 12 else 0)
         b1.running.cancel()
-        told = [NotCoordinator, Stopping, OutcomeUnknown, UnknownMember]
-        assert all(answer in told or isinstance(answer, dict | Joined) for answer in await asyncio.gather(*calls))
+        reported = [NotCoordinator, Stopping, OutcomeUnknown, UnknownMember]
+        assert all(answer in reported or isinstance(answer, dict | Joined) for answer in await asyncio.gather(*calls))
 
     with_cluster(scenario, shuffled=steps)
 
@@ -951,8 +951,8 @@ def test_a_deletion_that_fails_half_way_does_not_say_that_nothing_was_written(wh
     with_cluster(scenario)
 
 
-@pytest.mark.parametrize(("written", "told"), [(0, "shutting down"), (1, "0 of the 301 keys"), (2, "128 of the 301 keys")])
-def test_a_broker_that_stops_in_the_middle_of_a_deletion_says_what_was_written(written: int, told: str) -> None:
+@pytest.mark.parametrize(("written", "reported"), [(0, "shutting down"), (1, "0 of the 301 keys"), (2, "128 of the 301 keys")])
+def test_a_broker_that_stops_in_the_middle_of_a_deletion_says_what_was_written(written: int, reported: str) -> None:
     """After the first transaction, which writes the record anew, "shutting down" would say that nothing was written."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -969,7 +969,7 @@ def test_a_broker_that_stops_in_the_middle_of_a_deletion_says_what_was_written(w
             b1.link.before_transaction = stop_at_the_next
 
         b1.link.before_transaction = stop_at_the_next
-        with pytest.raises(OutcomeUnknown if written else Stopping, match=told):
+        with pytest.raises(OutcomeUnknown if written else Stopping, match=reported):
             await b1.groups.delete("g")
 
     with_cluster(scenario)

@@ -76,7 +76,7 @@ class Stage:
             raise Unavailable("it takes no connection")
         return self.others[broker.broker_id]
 
-    def told(self, *, proven_s_ago: float = inf, revision: int = 0, **revisions: int) -> ClusterSnapshot:
+    def reported(self, *, proven_s_ago: float = inf, revision: int = 0, **revisions: int) -> ClusterSnapshot:
         by_id = {broker_id: Revision(at) for broker_id, at in revisions.items()}
         return ClusterSnapshot(by_id, Revision(revision or max(revisions.values())), proven_s_ago)
 
@@ -153,7 +153,7 @@ def test_who_has_not_heard_of_a_new_broker_is_not_sure_until_the_watch_has_told(
     async def scenario(stage: Stage) -> None:
         await stage.view.verify()
         stage.etcd = {**stage.revisions, "b3": Revision(3)}
-        stage.others["b2"] = stage.told(b1=1, b2=2)  # it does not know, either: the store says otherwise
+        stage.others["b2"] = stage.reported(b1=1, b2=2)  # it does not know, either: the store says otherwise
         await asyncio.sleep(PROOF_S)
         await unsure(stage)
         stage.see(b1=1, b2=2, b3=3)
@@ -190,7 +190,7 @@ def test_while_the_store_is_away_for_all_everyone_goes_on() -> None:
         stage.is_needed = True
         await stage.view.verify()
         stage.etcd = None
-        stage.others["b2"] = stage.told(b1=1, b2=2)
+        stage.others["b2"] = stage.reported(b1=1, b2=2)
         for _ in range(600):
             await asyncio.sleep(0.1)
             await stage.view.verify()
@@ -203,9 +203,9 @@ def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same
     async def scenario(stage: Stage) -> None:
         stage.see(b1=1, b2=2, b3=3)
         stage.etcd = None
-        stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=0.5)  # b3 does not answer
+        stage.others["b2"] = stage.reported(b1=1, b2=2, b3=3, proven_s_ago=0.5)  # b3 does not answer
         await stage.view.verify()
-        stage.others["b2"] = stage.told(b2=2, b3=3, revision=9, proven_s_ago=0.5)  # its lease has ended
+        stage.others["b2"] = stage.reported(b2=2, b3=3, revision=9, proven_s_ago=0.5)  # its lease has ended
         await asyncio.sleep(PROOF_S)
         await unsure(stage)
 
@@ -218,7 +218,7 @@ def test_who_hears_of_a_proof_that_is_too_old_once_it_comes_looks_again() -> Non
     async def scenario(stage: Stage) -> None:
         stage.see(b1=1, b2=2, b3=3)
         stage.etcd = None
-        stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=PROOF_S - 0.0005)
+        stage.others["b2"] = stage.reported(b1=1, b2=2, b3=3, proven_s_ago=PROOF_S - 0.0005)
         virtual_loop().call_later(ANSWER_S, lambda: setattr(stage, "etcd", stage.revisions))
         await stage.view.verify()
         assert stage.asked_etcd == 2
@@ -242,7 +242,7 @@ def test_who_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in
 def test_a_broker_alone_needs_nobody_while_the_store_is_away() -> None:
     async def scenario(stage: Stage) -> None:
         stage.see(b1=1)
-        stage.others["b2"] = stage.told(b1=1, b2=2)  # what was removed, and sees older things
+        stage.others["b2"] = stage.reported(b1=1, b2=2)  # what was removed, and sees older things
         stage.etcd = None
         stage.revision = Revision(3)
         await stage.view.verify()
@@ -257,8 +257,8 @@ def test_a_broker_that_was_registered_before_and_knows_more_is_believed() -> Non
         stage.see(b1=1, b2=2, b3=3)
         stage.see(b1=1, b2=2)
         stage.etcd = None
-        stage.others["b2"] = stage.told(b1=1, b2=2, revision=3)
-        stage.others["b3"] = stage.told(b3=9)
+        stage.others["b2"] = stage.reported(b1=1, b2=2, revision=3)
+        stage.others["b3"] = stage.reported(b3=9)
         await unsure(stage)
 
     on_stage(scenario)

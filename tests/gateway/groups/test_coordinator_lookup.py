@@ -78,13 +78,13 @@ def test_only_groups_of_a_broker_that_goes_move() -> None:
 
 def test_it_is_told_only_when_others_may_coordinate() -> None:
     seen = Seen("b1", "b2")
-    told: list[int] = []
-    OneBroker(seen).coordinators.subscribe(lambda: told.append(len(seen.brokers)))
+    reported: list[int] = []
+    OneBroker(seen).coordinators.subscribe(lambda: reported.append(len(seen.brokers)))
     seen.see("b1", "b2", rack="a")
-    assert told == []
+    assert reported == []
     seen.see("b1", "b2", draining="b2")
     seen.see("b1")
-    assert told == [2]
+    assert reported == [2]
 
 
 def test_without_brokers_and_without_a_session_nobody_coordinates_anything() -> None:

@@ -55,9 +55,9 @@ def test_a_fetch_of_offsets_answers_the_others(tmp_path: Path, asked: list[group
 def test_over_http_it_is_told_beside_the_others_and_a_member_reads_these(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         async with client_of(broker) as client:
-            told = (await client.get(f"/v1/groups/{group.group}/offsets")).json
-            assert [each["partition"] for each in told["offsets"]] == [0, 2]
-            assert [(each["partition"], each["error"]["code"]) for each in told["errors"]] == [(DAMAGED, "CORRUPT")]
+            reported = (await client.get(f"/v1/groups/{group.group}/offsets")).json
+            assert [each["partition"] for each in reported["offsets"]] == [0, 2]
+            assert [(each["partition"], each["error"]["code"]) for each in reported["errors"]] == [(DAMAGED, "CORRUPT")]
             member = HttpMember(client, group.group)
             await member.join()
             while len(member.records) < 2:

@@ -21,7 +21,7 @@ from metadata.store.interface import Put, RangeResult
 from metadata.topics.topic import encode_topic
 from segments.object_store.store_clock import StoreClock
 from tests.kit.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
-from tests.kit.gateway.told_log import TOPIC_ID, Topics, topic
+from tests.kit.gateway.reported_log import TOPIC_ID, Topics, topic
 from tests.kit.metadata.faulty_store import unavailable
 from tests.simulation.virtual_loop import virtual_loop
 

@@ -24,7 +24,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import Put
 from tests.kit.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
-from tests.kit.gateway.told_log import TOPIC_ID, ToldLog, Topics, bounds, topic
+from tests.kit.gateway.reported_log import TOPIC_ID, ReportedLog, Topics, bounds, topic
 from tests.kit.metadata.faulty_store import unavailable
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -38,7 +38,7 @@ LABELS: Final = ("group", "consumergroup", "topic", "partition", "state")
 class Watched:
     """A coordinator, and what is told of its groups."""
 
-    def __init__(self, at: Coordinated, log: ToldLog, partitions: int) -> None:
+    def __init__(self, at: Coordinated, log: ReportedLog, partitions: int) -> None:
         self.at = at
         self.log = log
         now_ms = virtual_loop().now_ms
@@ -80,7 +80,7 @@ class Watched:
 
 def watched(scenario: Callable[[Watched, Cluster], Awaitable[None]], *, partitions: int = 2) -> None:
     async def prepared(cluster: Cluster) -> None:
-        await scenario(Watched(await cluster.coordinator(), ToldLog(), partitions), cluster)
+        await scenario(Watched(await cluster.coordinator(), ReportedLog(), partitions), cluster)
 
     with_cluster(prepared)
 
@@ -93,11 +93,11 @@ def test_lag_is_told_by_topic_and_in_detail_by_partition() -> None:
         await here.at.commit(4)
         await here.at.commit(6, partition=P1)
         await here.figures.refresh()
-        told = here.scrape()
-        assert told["tidelog_group_lag_records", ("g", "orders")] == 7
-        assert told["tidelog_group_lag_seconds", ("g", "orders")] == pytest.approx(60, abs=1)
-        assert told["tidelog_group_members", ("g",)] == 0
-        assert told["tidelog_groups", ("Empty",)] == 1
+        reported = here.scrape()
+        assert reported["tidelog_group_lag_records", ("g", "orders")] == 7
+        assert reported["tidelog_group_lag_seconds", ("g", "orders")] == pytest.approx(60, abs=1)
+        assert reported["tidelog_group_members", ("g",)] == 0
+        assert reported["tidelog_groups", ("Empty",)] == 1
         detail = here.scrape(detailed=True)
         for name in ("tidelog_group_partition_lag_records", "kafka_consumergroup_lag"):
             assert [detail[name, ("g", "orders", number)] for number in "01"] == [6, 1]
@@ -130,13 +130,13 @@ def test_members_generations_rebalances_and_commits_are_counted() -> None:
         await here.at.leave(second)
         await here.at.join(first)
         await here.figures.refresh()
-        told = here.scrape()
-        assert told["tidelog_group_members", ("g",)] == 1
-        assert told["tidelog_group_generation", ("g",)] == 2
-        assert told["tidelog_group_rebalances_total", ()] == 2
-        assert told["tidelog_group_commits_total", ()] == 2
-        assert told["tidelog_group_offsets_committed_total", ()] == 2
-        assert told["tidelog_group_lag_refreshed_timestamp_seconds", ()] == pytest.approx(virtual_loop().now_ms() / 1000)
+        reported = here.scrape()
+        assert reported["tidelog_group_members", ("g",)] == 1
+        assert reported["tidelog_group_generation", ("g",)] == 2
+        assert reported["tidelog_group_rebalances_total", ()] == 2
+        assert reported["tidelog_group_commits_total", ()] == 2
+        assert reported["tidelog_group_offsets_committed_total", ()] == 2
+        assert reported["tidelog_group_lag_refreshed_timestamp_seconds", ()] == pytest.approx(virtual_loop().now_ms() / 1000)
 
     watched(scenario)
 
@@ -187,9 +187,9 @@ def test_of_a_group_that_begins_here_nothing_is_read_and_of_one_that_was_there_a
         before = here.at.link.requests
         await here.figures.refresh()
         assert here.at.link.requests - before == 1
-        told = here.scrape()
-        assert told["tidelog_group_lag_records", ("new", "orders")] == 6
-        assert told["tidelog_group_lag_records", ("old", "orders")] == 1 + 6
+        reported = here.scrape()
+        assert reported["tidelog_group_lag_records", ("new", "orders")] == 6
+        assert reported["tidelog_group_lag_records", ("old", "orders")] == 1 + 6
 
     watched(scenario)
 
@@ -307,9 +307,9 @@ def test_a_group_that_was_deleted_or_has_expired_is_told_no_more() -> None:
         await asyncio.sleep(HOUR_MS / 1000)
         await here.scan.once()
         await here.figures.refresh()
-        told = here.scrape()
-        assert not any(name == "tidelog_group_members" for name, _ in told)
-        assert (told["tidelog_group_offsets_expired_total", ()], told["tidelog_groups_expired_total", ()]) == (1, 1)
+        reported = here.scrape()
+        assert not any(name == "tidelog_group_members" for name, _ in reported)
+        assert (reported["tidelog_group_offsets_expired_total", ()], reported["tidelog_groups_expired_total", ()]) == (1, 1)
 
     watched(scenario)
 
@@ -350,10 +350,10 @@ def test_every_name_that_the_guide_asks_for_is_told() -> None:
         here.log.ends, here.log.timestamps = {P0: bounds(0, 10)}, {(P0, 4): 0}
         await here.at.commit(4)
         await here.figures.refresh()
-        told = {name for name, _ in (*here.scrape(), *here.scrape(detailed=True))}
+        reported = {name for name, _ in (*here.scrape(), *here.scrape(detailed=True))}
         asked = re.findall(r"(?:tidelog_group|kafka_consumergroup)[a-z_]+", (DOCS / "cluster.md").read_text())
         assert len(asked) > 5
-        assert set(asked) <= told
+        assert set(asked) <= reported
 
     watched(scenario)
 
@@ -409,9 +409,9 @@ def test_while_the_store_is_away_the_figures_of_known_groups_go_on(caplog: pytes
         here.at.link.down = unavailable()
         here.log.ends = {P0: bounds(0, 20)}
         await asyncio.sleep(INTERVAL_S + 1)
-        told = here.scrape()
-        assert told["tidelog_group_lag_records", ("g", "orders")] == 16
-        assert ("tidelog_group_lag_records", ("not read yet", "orders")) not in told
+        reported = here.scrape()
+        assert reported["tidelog_group_lag_records", ("g", "orders")] == 16
+        assert ("tidelog_group_lag_records", ("not read yet", "orders")) not in reported
         running.cancel()
 
     watched(scenario)

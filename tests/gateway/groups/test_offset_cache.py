@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.groups.offset_cache import CommittedOffsetCache
 from metadata.groups.offsets import CommittedOffset
-from tests.kit.gateway.told_log import P0, P1
+from tests.kit.gateway.reported_log import P0, P1
 
 
 def committed(offset: int, at_ms: int = 0, metadata: str = "") -> CommittedOffset:

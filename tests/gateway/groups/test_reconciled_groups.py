@@ -242,7 +242,7 @@ class Member:
         self.name = name
         self.epoch = JOINING
         self.owned: Partitions = NO_PARTITIONS
-        self.told: Partitions = NO_PARTITIONS
+        self.reported: Partitions = NO_PARTITIONS
         self.says_all = True
         self.heard_s = 0.0
 
@@ -256,7 +256,7 @@ class Member:
             is_calm = virtual_loop().time() > calm_s
             if not is_calm and chance.random() < 0.02:
                 await asyncio.sleep(chance.uniform(1, 1.5 * SESSION_S))  # it stands still
-            self.owned &= self.told
+            self.owned &= self.reported
             if not self.owns():
                 self.owned = NO_PARTITIONS
             sent_s = virtual_loop().time()
@@ -267,7 +267,7 @@ class Member:
             try:
                 answer = await beat(chance.choice(brokers), self.name, self.epoch, owned, **more)
             except StaleMember:
-                self.epoch, self.owned, self.told, self.says_all = JOINING, NO_PARTITIONS, NO_PARTITIONS, True
+                self.epoch, self.owned, self.reported, self.says_all = JOINING, NO_PARTITIONS, NO_PARTITIONS, True
                 continue
             except (NotCoordinator, Unavailable, OutcomeUnknown):
                 self.says_all = True
@@ -277,9 +277,9 @@ class Member:
                 continue
             self.says_all, self.epoch, self.heard_s = False, answer.epoch, sent_s
             if answer.assignment is not None:
-                self.told = answer.assignment
-            if self.owned <= self.told:
-                self.owned = self.told
+                self.reported = answer.assignment
+            if self.owned <= self.reported:
+                self.owned = self.reported
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,17 +23,17 @@ class Call:
 
     def __init__(self, address: str, connection: int) -> None:
         self._peer = f"ipv4:{address}:{connection}"
-        self._told: list[Any] = []
+        self._reported: list[Any] = []
 
     def peer(self) -> str:
         return self._peer
 
-    def add_done_callback(self, told: Any) -> None:
-        self._told.append(told)
+    def add_done_callback(self, reported: Any) -> None:
+        self._reported.append(reported)
 
     def is_done(self) -> None:
-        while self._told:
-            self._told.pop()(self)
+        while self._reported:
+            self._reported.pop()(self)
 
 
 class Door:

@@ -15,7 +15,7 @@ from gateway.grpc.calls import Context, only_message
 from gateway.grpc.limits import CallLimiter
 from gateway.proto import admin_pb2
 from tests.gateway.access.test_rights_that_end import revoke
-from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve, told
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, reported, serve
 from tests.kit.metadata.stores import until
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ async def refusal(call: Any, message: bytes = b"") -> tuple[grpc.StatusCode, str
     await call.done_writing()
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await call.read()
-    return refused.value.code(), told(refused.value).message
+    return refused.value.code(), reported(refused.value).message
 
 
 async def operator(at: Guarded) -> tuple[str, str]:

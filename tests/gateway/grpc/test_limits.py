@@ -12,10 +12,10 @@ from gateway.grpc.connection_ages import REMEMBERED_MAX, SPREAD, ConnectionAges,
 @given(st.floats(1, 10_000), st.floats(0.1, 1_000), st.floats(0, 1))
 def test_a_stream_ends_between_what_its_client_was_told_and_the_cut(age_s: float, grace_s: float, at: float) -> None:
     began_s = 100.0
-    told_s = began_s + age_s * (1 - SPREAD + 2 * SPREAD * at)
-    cut_s = told_s + grace_given_s(age_s, grace_s)
+    reported_s = began_s + age_s * (1 - SPREAD + 2 * SPREAD * at)
+    cut_s = reported_s + grace_given_s(age_s, grace_s)
     ends_s = ConnectionAges(age_s=age_s, grace_s=grace_s).ends_s("ipv4:10.0.0.7:5000", now_s=began_s)
-    assert told_s <= ends_s * (1 + 1e-9)
+    assert reported_s <= ends_s * (1 + 1e-9)
     assert ends_s <= cut_s - grace_s / 2
 
 

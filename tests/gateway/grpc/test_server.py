@@ -324,7 +324,7 @@ def test_calls_that_are_not_taken_up_in_time_are_refused_unread_and_those_that_c
             assert released.wait(60)
         return message
 
-    async def serve_until_told() -> None:
+    async def serve_until_stopped() -> None:
         server, over, loop = grpc.aio.server(options=_options(GatewaySettings())), asyncio.Event(), asyncio.get_running_loop()
         handlers: Any = {"Echo": grpc.unary_unary_rpc_method_handler(answer)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", handlers),))
@@ -334,7 +334,7 @@ def test_calls_that_are_not_taken_up_in_time_are_refused_unread_and_those_that_c
         await over.wait()
         await server.stop(None)
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve_until_told()), daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(serve_until_stopped()), daemon=True)
     thread.start()
     port, stop = listening.result(60)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

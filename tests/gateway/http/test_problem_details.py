@@ -12,8 +12,8 @@ OUT_OF_RANGE = OutOfRange("orders/0 holds 5 to 9", log_start_offset=5, high_wate
 
 def test_a_problem_has_the_members_of_rfc_9457_and_ours() -> None:
     error = UnknownTopic("there is no topic ordrs", hint="Did you mean 'orders'?", topic="ordrs")
-    told = msgspec.json.decode(problem(error, status=404, path="/v1/topics/ordrs", request_id="r-1"))
-    assert told == {
+    reported = msgspec.json.decode(problem(error, status=404, path="/v1/topics/ordrs", request_id="r-1"))
+    assert reported == {
         "type": "urn:tidelog:error:UNKNOWN_TOPIC",
         "title": "Unknown topic",
         "status": 404,
@@ -30,8 +30,8 @@ def test_a_problem_has_the_members_of_rfc_9457_and_ours() -> None:
 
 def test_details_never_replace_a_member() -> None:
     error = TidelogError("what happened", code="mine", status="mine", retryable="mine")
-    told = msgspec.json.decode(problem(error, status=500, path="/", request_id="r"))
-    assert (told["code"], told["status"], told["retryable"]) == ("INTERNAL", 500, False)
+    reported = msgspec.json.decode(problem(error, status=500, path="/", request_id="r"))
+    assert (reported["code"], reported["status"], reported["retryable"]) == ("INTERNAL", 500, False)
 
 
 def test_within_results_an_error_does_not_describe_the_response() -> None:

@@ -75,8 +75,8 @@ class Racks:
         async with channel_to(self.leader) as channel:
             for value in values:
                 append = log_pb2.Append(topic=self.topic.name, partition=0, record_batch=batch_of(value, value + b"'"))
-                told = await log_stub(channel).Produce(log_pb2.ProduceRequest(appends=[append]))
-                assert not told.results[0].HasField("error"), told
+                reported = await log_stub(channel).Produce(log_pb2.ProduceRequest(appends=[append]))
+                assert not reported.results[0].HasField("error"), reported
 
     async def fetch(
         self, broker: Broker, offset: int = 0, *, rack: str = "b", wait_ms: int = 0, **partition: Any
@@ -158,9 +158,9 @@ def test_a_reader_of_another_rack_is_sent_to_a_broker_of_its_own_which_reads_all
         assert there == at_leader, "to the byte"
         assert (there.high_watermark, there.leader_epoch) == (6, sent_on.leader_epoch)
         assert (sent_on.high_watermark, sent_on.log_start_offset) == (6, 0)
-        told = counters(racks.near)
-        assert (told.bucket_reads, told.bucket_bytes) == (1, len(there.record_batches))
-        assert (told.leader_reads, told.failures) == (0, 0)
+        reported = counters(racks.near)
+        assert (reported.bucket_reads, reported.bucket_bytes) == (1, len(there.record_batches))
+        assert (reported.leader_reads, reported.failures) == (0, 0)
 
     with_racks(tmp_path, scenario)
 
@@ -435,14 +435,14 @@ def test_prometheus_is_told_what_was_read_for_the_rack_and_from_where(tmp_path: 
         await racks.fetch(racks.leader)
         await racks.read(racks.near)
         async with http_at(racks.near) as client:
-            told = (await client.get("/metrics")).body.decode()
-        assert 'tidelog_rack_reads_total{source="bucket"} 1.0' in told
-        assert 'tidelog_rack_read_bytes_total{source="leader"} 0.0' in told
-        assert "tidelog_rack_read_failures_total 0.0" in told
+            reported = (await client.get("/metrics")).body.decode()
+        assert 'tidelog_rack_reads_total{source="bucket"} 1.0' in reported
+        assert 'tidelog_rack_read_bytes_total{source="leader"} 0.0' in reported
+        assert "tidelog_rack_read_failures_total 0.0" in reported
         async with http_at(racks.leader) as client:
-            told = (await client.get("/metrics")).body.decode()
+            reported = (await client.get("/metrics")).body.decode()
         assert isinstance(racks.leader.cluster_log, ClusterLog)
-        assert f"tidelog_preferred_broker_answers_total {racks.leader.cluster_log.preferred.counters.answers:.1f}" in told
+        assert f"tidelog_preferred_broker_answers_total {racks.leader.cluster_log.preferred.counters.answers:.1f}" in reported
         assert racks.leader.cluster_log.preferred.counters.answers
 
     with_racks(tmp_path, scenario)

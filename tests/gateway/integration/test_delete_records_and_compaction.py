@@ -67,18 +67,18 @@ class Compactors:
             await compactor.tick()
 
 
-async def keep_deleting(world: World, told: dict[TopicPartition, int], chance: random.Random) -> None:
+async def keep_deleting(world: World, reported: dict[TopicPartition, int], chance: random.Random) -> None:
     """`told`: where the log of each partition starts, as far as anybody was answered."""
     while True:
         await asyncio.sleep(chance.uniform(0.2, 2))
-        partition = chance.choice(list(told))
+        partition = chance.choice(list(reported))
         leader = world.leader(partition)
         if leader is None:
             continue
         try:
             log = leader.leadership.log
-            before = chance.randint(told[partition], log.partitions.bounds(partition).high_watermark)
-            told[partition] = max(told[partition], await world._at(leader, log.manifests.delete_records(partition, before)))
+            before = chance.randint(reported[partition], log.partitions.bounds(partition).high_watermark)
+            reported[partition] = max(reported[partition], await world._at(leader, log.manifests.delete_records(partition, before)))
         except TidelogError:
             continue
 
@@ -106,12 +106,12 @@ def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: in
         chance = random.Random(seed)
         await world.start("b1", "b2")
         partitions = await world.topic("orders", 4)
-        told = dict.fromkeys(partitions, 0)
+        reported = dict.fromkeys(partitions, 0)
         async with asyncio.TaskGroup() as tasks:
             work = [
                 tasks.create_task(Compactors(world).run()),
                 tasks.create_task(world.keep_producing(partitions, each_s=0.1)),
-                tasks.create_task(keep_deleting(world, told, chance)),
+                tasks.create_task(keep_deleting(world, reported, chance)),
             ]
             for turn in range(3):
                 await asyncio.sleep(chance.uniform(3, 8))
@@ -123,13 +123,13 @@ def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: in
                 task.cancel()
         for partition in partitions:
             start, found = await read(world, partition)
-            assert start >= told[partition], "a log start that was told holds for every later leader"
+            assert start >= reported[partition], "a log start that was told holds for every later leader"
             assert [offset for offset, _ in found] == list(range(start, start + len(found)))
             kept = {offset: value for offset, value in world.acknowledged[partition].items() if offset >= start}
             assert dict(found).items() >= kept.items()
             assert len({value for _, value in found}) == len(found)
         places = [place.seq for key in world.bucket._keys if (place := parse_wal_key(key)) is not None and place.seq is not None]
-        assert any(told.values()), "some was deleted"
+        assert any(reported.values()), "some was deleted"
         assert max(places) > len(places), "and some was trimmed"
 
     in_a_world(scenario)

@@ -126,9 +126,9 @@ def test_with_authentication_a_broker_serves_keys_of_the_cluster_no_longer_than_
     async def until_answered(status: int, method: str, path: str, key: str = admin_key, body: object = None) -> Any:
         async with asyncio.timeout(60):
             while True:
-                found, told = await asked(method, path, key, body)
+                found, reported = await asked(method, path, key, body)
                 if found == status:
-                    return told
+                    return reported
                 await asyncio.sleep(0.1)
 
     async def before() -> str:
@@ -140,11 +140,11 @@ def test_with_authentication_a_broker_serves_keys_of_the_cluster_no_longer_than_
         return key
 
     async def away(key: str) -> None:
-        told = await until_answered(503, "POST", "/v1/topics/orders/records", key, produced)
-        assert (told["code"], told["retryable"], told["nothing_was_written"]) == ("UNAVAILABLE", True, True)
-        assert "cannot tell whether API keys and rights still hold" in told["detail"]
-        status, told = await asked("GET", "/readyz")
-        assert (status, told["status"]) == (503, "no access")
+        reported = await until_answered(503, "POST", "/v1/topics/orders/records", key, produced)
+        assert (reported["code"], reported["retryable"], reported["nothing_was_written"]) == ("UNAVAILABLE", True, True)
+        assert "cannot tell whether API keys and rights still hold" in reported["detail"]
+        status, reported = await asked("GET", "/readyz")
+        assert (status, reported["status"]) == (503, "no access")
         assert (await asked("GET", "/livez", key))[0] == 200
         assert (await asked("POST", "/v1/topics/orders/records", body=produced))[0] == 200  # the admin key of the file
 

@@ -44,8 +44,8 @@ class Owner:
             try:
                 await self.at.heartbeat(beat.member_id, beat.generation)
                 error = None
-            except RebalanceInProgress as told:
-                error = told
+            except RebalanceInProgress as reported:
+                error = reported
             self.place.answered(beat, error)
         return error
 
@@ -74,9 +74,9 @@ async def next_generation(at: Coordinated, generation: int, *members: str) -> Jo
 
 
 @pytest.mark.parametrize("stored_s", [1, 5, 9])
-@pytest.mark.parametrize("is_told", [False, True], ids=["hears no more", "hears of the generation"])
+@pytest.mark.parametrize("is_reported", [False, True], ids=["hears no more", "hears of the generation"])
 def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalance_timeout_from_there(
-    stored_s: int, is_told: bool
+    stored_s: int, is_reported: bool
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
         at = await cluster.coordinator()
@@ -87,13 +87,13 @@ def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalan
         await asyncio.sleep(0.01)
         at.link.pause = asyncio.Event()
         again.append(at.join(third, **ASKS))
-        told = await owner.heartbeats(stored_s)
-        assert told is not None
-        assert told.details.get("waits")
+        reported = await owner.heartbeats(stored_s)
+        assert reported is not None
+        assert reported.details.get("waits")
         at.link.pause.set()
         opened = await again[0]
         assert opened.generation == 2
-        if is_told:
+        if is_reported:
             owner.place.joined(await again[1])
         # from here on it is cut off: it never asks for its assignment
         waiting = at.sync(third, 2)

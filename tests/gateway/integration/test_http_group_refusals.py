@@ -226,9 +226,9 @@ def test_offsets_that_can_not_be_committed_carry_why_in_their_places(tmp_path: P
         ]
         answer = await client.ask("POST", "/v1/groups/g/offsets", json={"offsets": offsets})
         assert answer.status == 200
-        told = answer.json["offsets"]
-        assert [(offset["topic"], offset["partition"]) for offset in told] == [(at["topic"], at["partition"]) for at in offsets]
-        assert [offset.get("error", {}).get("code") for offset in told] == [
+        reported = answer.json["offsets"]
+        assert [(offset["topic"], offset["partition"]) for offset in reported] == [(at["topic"], at["partition"]) for at in offsets]
+        assert [offset.get("error", {}).get("code") for offset in reported] == [
             None,
             "UNKNOWN_PARTITION",
             "UNKNOWN_TOPIC",
@@ -236,7 +236,7 @@ def test_offsets_that_can_not_be_committed_carry_why_in_their_places(tmp_path: P
             "UNKNOWN_TOPIC",
             "TOO_LARGE",
         ]
-        assert all(offset["error"]["nothing_was_written"] for offset in told[1:])
+        assert all(offset["error"]["nothing_was_written"] for offset in reported[1:])
         assert await committed(client) == {("orders", 1): 3}
 
     serve(tmp_path, scenario)

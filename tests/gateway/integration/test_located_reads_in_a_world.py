@@ -50,29 +50,31 @@ class Readers:
         offset = chance.randint(bounds.log_start_offset, bounds.high_watermark)
         bytes_max = chance.choice([1, 500, 1 << 20])
         target = FetchTarget(partition, offset, bytes_max, locations_bytes_min=1)
-        [told] = await world._at(leader, leader.leadership.log.reads.fetch([target], bytes_max=bytes_max, bytes_min=0))
-        if isinstance(told, TidelogError) or told.located is None:
+        [reported] = await world._at(leader, leader.leadership.log.reads.fetch([target], bytes_max=bytes_max, bytes_min=0))
+        if isinstance(reported, TidelogError) or reported.located is None:
             return
         if chance.random() < 0.3:
             await asyncio.sleep(chance.uniform(0, LATE_S))
         if not world.is_alive(reader):
             return
         asked = LocatedTarget(
-            "orders", target, LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
+            "orders",
+            target,
+            LeaderSnapshot(reported.located, reported.high_watermark, reported.log_start_offset, reported.leader_epoch),
         )
         [answer] = await world._at(reader, reader.leadership.log.reads.located.fetch([asked], bytes_max=bytes_max))
         if isinstance(answer, TidelogError):
             self.read[type(answer).__name__] += 1
             return
-        assert answer.high_watermark == told.high_watermark
-        assert offset <= answer.next_offset <= told.high_watermark
+        assert answer.high_watermark == reported.high_watermark
+        assert offset <= answer.next_offset <= reported.high_watermark
         records = records_in(answer.batches, from_offset=offset)
         assert [at for at, _ in records] == list(range(offset, answer.next_offset)), "no record is left out, and none comes twice"
         seen = self.seen.setdefault(partition, {})
         for at, value in records:
             assert seen.setdefault(at, value) == value, f"{partition} {at} was read as two records"
         if records:
-            self.read["parquet" if told.located.manifest_version else "runs"] += 1
+            self.read["parquet" if reported.located.manifest_version else "runs"] += 1
 
 
 @pytest.mark.parametrize("seed", range(2))

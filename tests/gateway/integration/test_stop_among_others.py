@@ -40,11 +40,11 @@ def test_a_stop_cuts_no_stream_of_a_producer_that_is_about_to_leave(tmp_path: Pa
             before = await produce(0)
             quiet, until_quiet = asyncio.Event(), leader._forwarding.wait_until_quiet
 
-            async def told_when_quiet(*, quiet_s: float, timeout_s: float) -> None:
+            async def output_when_quiet(*, quiet_s: float, timeout_s: float) -> None:
                 await until_quiet(quiet_s=quiet_s, timeout_s=timeout_s)
                 quiet.set()
 
-            leader._forwarding.wait_until_quiet = told_when_quiet  # type: ignore[method-assign]
+            leader._forwarding.wait_until_quiet = output_when_quiet  # type: ignore[method-assign]
             leader.stop()
             await quiet.wait()  # others lead, the session is sealed, and nothing is on its way for the moment
             after = await produce(1)

@@ -70,8 +70,8 @@ def streamed(
 
 
 async def write(client: Client, partition: int, value: int) -> None:
-    told = await client.produce(RECORDS, [{"value": value, "partition": partition}])
-    assert told.status == 200, told
+    reported = await client.produce(RECORDS, [{"value": value, "partition": partition}])
+    assert reported.status == 200, reported
 
 
 def led_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:

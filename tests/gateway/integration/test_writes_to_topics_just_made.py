@@ -167,8 +167,8 @@ def test_what_is_not_there_is_refused_for_good_after_one_look_at_the_metadata_st
             await broker.http([{"value": "v", "partition": 1}])
         assert broker.metadata.topics_read == 2
         missing = log_pb2.Append(topic="missing", partition=0, record_batch=batch_of(b"a"))
-        told = await broker.produce(missing, missing, append(topic, 1), append(topic, 1), append(topic, 0))
-        assert [type(each) for each in told] == [UnknownTopic, UnknownTopic, UnknownPartition, UnknownPartition, int]
+        reported = await broker.produce(missing, missing, append(topic, 1), append(topic, 1), append(topic, 0))
+        assert [type(each) for each in reported] == [UnknownTopic, UnknownTopic, UnknownPartition, UnknownPartition, int]
         assert broker.metadata.topics_read == 4
         assert clock() - began_s < 0.5
 
@@ -183,11 +183,11 @@ def test_nothing_is_refused_for_good_while_the_metadata_store_is_silent() -> Non
         with pytest.raises(Unavailable, match="etcd is away"):
             await broker.http([{"value": "v"}], topic="missing")
         batches = [sequenced_batch(1, number) for number in range(2)]
-        told = await broker.produce(*(append(topic, 1, batch) for batch in batches), append(topic, 0))
-        assert [type(each) for each in told] == [Unavailable, Unavailable, int]
+        reported = await broker.produce(*(append(topic, 1, batch) for batch in batches), append(topic, 0))
+        assert [type(each) for each in reported] == [Unavailable, Unavailable, int]
         records = [log_pb2.RecordList(records=[log_pb2.Record(value=b"v", partition=number)]) for number in (1, 0)]
-        told = await broker.produce(*(log_pb2.Append(topic="orders", records=each) for each in records))
-        assert [type(each) for each in told] == [Unavailable, Unavailable], (
+        reported = await broker.produce(*(log_pb2.Append(topic="orders", records=each) for each in records))
+        assert [type(each) for each in reported] == [Unavailable, Unavailable], (
             "the first may go to any partition, so nothing overtakes it"
         )
 

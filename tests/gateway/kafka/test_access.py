@@ -197,12 +197,12 @@ def test_acls_are_in_force_when_the_call_returns_and_in_the_audit_log(tmp_path: 
             assert answer.error_code == 31
             [result] = (await billing.ask("DeleteAcls", 3, filters=[filtered()])).filter_results
             assert (result.error_code, list(result.matching_acls)) == (31, [])
-            told = [
+            reported = [
                 (each["principal"], each["call"], each["outcome"])
                 for each in await cluster.audited()
                 if each["listener"] == "kafka"
             ]
-            assert told == [
+            assert reported == [
                 ("billing", "DescribeGroups", "PERMISSION_DENIED"),
                 ("admin", "CreateAcls", "ok"),
                 ("admin", "CreateAcls", "REJECTED"),
@@ -251,14 +251,14 @@ def test_groups_that_the_caller_may_not_see_are_not_listed_nor_changed(tmp_path:
             assert [each.error_code for each in answer.results] == [0, 30]
             [group] = (await billing.ask("DescribeGroups", 6, groups=["seen"], include_authorized_operations=True)).groups
             assert (group.error_code, group.authorized_operations) == (69, 1 << DELETE | 1 << DESCRIBE)
-            told = [
+            reported = [
                 (each["call"], each["outcome"], each["resources"])
                 for each in await cluster.audited()
                 if each["principal"] == "billing"
             ]
-            assert ("DeleteGroups", "ok", ["group:seen"]) in told
-            assert ("DeleteGroups", "PERMISSION_DENIED", ["group:nothing"]) in told
-            assert ("OffsetDelete", "PERMISSION_DENIED", ["topic:orders"]) in told
+            assert ("DeleteGroups", "ok", ["group:seen"]) in reported
+            assert ("DeleteGroups", "PERMISSION_DENIED", ["group:nothing"]) in reported
+            assert ("OffsetDelete", "PERMISSION_DENIED", ["topic:orders"]) in reported
 
     guarded(tmp_path, scenario)
 
@@ -311,8 +311,8 @@ def test_quotas_of_users_and_of_their_default_are_altered_and_described(tmp_path
             assert await quotas(client, ("colour", 2, None)) == 42
             assert await quotas(client, ("user", 2, None), ("user", 1, None)) == 42
             assert await quotas(client, ("user", 9, None)) == 42
-            told = (await cluster.as_admin("GET", "/v1/quotas"))["quotas"]
-            assert {each["principal"]: each["bytes_out_per_second"] for each in told} == {"*": 3000, "billing": 2000}
+            reported = (await cluster.as_admin("GET", "/v1/quotas"))["quotas"]
+            assert {each["principal"]: each["bytes_out_per_second"] for each in reported} == {"*": 3000, "billing": 2000}
 
     guarded(tmp_path, scenario)
 

@@ -40,10 +40,10 @@ async def joined(client: KafkaCaller, group: str, *, protocol_type: str = "consu
         "protocol_type": protocol_type,
         "protocols": [{"name": "range", "metadata": metadata}],
     }
-    told = await client.ask("JoinGroup", 9, **terms)
-    assert told.error_code == 79
-    answer = await client.ask("JoinGroup", 9, member_id=told.member_id, **terms)
-    assert (answer.error_code, answer.leader) == (0, told.member_id)
+    reported = await client.ask("JoinGroup", 9, **terms)
+    assert reported.error_code == 79
+    answer = await client.ask("JoinGroup", 9, member_id=reported.member_id, **terms)
+    assert (answer.error_code, answer.leader) == (0, reported.member_id)
     await synced(client, group, answer, encode_assignment({"orders": [0]}))
     return answer
 

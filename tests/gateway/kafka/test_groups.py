@@ -118,13 +118,13 @@ def test_a_member_without_an_id_joins_at_once_before_version_4(tmp_path: Path) -
         async with kafka_caller(cluster.brokers[0]) as client:
             for version in range(10):
                 group = f"g{version}"
-                told = await client.ask("JoinGroup", version, **join_terms(group))
-                assert told.error_code == (79 if version >= 4 else 0)
+                reported = await client.ask("JoinGroup", version, **join_terms(group))
+                assert reported.error_code == (79 if version >= 4 else 0)
                 if version >= 4:
-                    assert told.protocol_name == (None if version >= 7 else "")
-                    told = await client.ask("JoinGroup", version, **join_terms(group, member_id=told.member_id))
-                assert (told.error_code, told.protocol_name, told.leader) == (0, "range", told.member_id)
-                assert [(each.member_id, each.metadata) for each in told.members] == [(told.member_id, ORDERS)]
+                    assert reported.protocol_name == (None if version >= 7 else "")
+                    reported = await client.ask("JoinGroup", version, **join_terms(group, member_id=reported.member_id))
+                assert (reported.error_code, reported.protocol_name, reported.leader) == (0, "range", reported.member_id)
+                assert [(each.member_id, each.metadata) for each in reported.members] == [(reported.member_id, ORDERS)]
 
     with_brokers(tmp_path, scenario)
 

@@ -32,14 +32,14 @@ AUDIENCE = "tidelog"
 @asynccontextmanager
 async def provider() -> AsyncIterator[str]:
     """Serves the discovery and the keys of an OpenID provider. Its issuer is given."""
-    told = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key())) | {"kid": "one", "use": "sig"}
+    reported = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key())) | {"kid": "one", "use": "sig"}
     issuer = ""
 
     async def discovery(_: web.Request) -> web.Response:
         return web.json_response({"issuer": issuer, "jwks_uri": f"{issuer}/keys"})
 
     async def keys(_: web.Request) -> web.Response:
-        return web.json_response({"keys": [told]})
+        return web.json_response({"keys": [reported]})
 
     app = web.Application()
     app.add_routes([web.get("/.well-known/openid-configuration", discovery), web.get("/keys", keys)])

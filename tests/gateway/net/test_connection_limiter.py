@@ -45,8 +45,8 @@ def test_a_place_is_given_back_once() -> None:
 def test_beyond_those_that_are_told_they_are_closed_without_a_word() -> None:
     connections = ConnectionLimiter(1, 1)
     taken(connections.take("a"))
-    told = [taken(connections.take("a")) for _ in range(REFUSALS_OPEN_MAX)]
+    reported = [taken(connections.take("a")) for _ in range(REFUSALS_OPEN_MAX)]
     assert connections.take("a") is None
     assert connections.refused_count == REFUSALS_OPEN_MAX + 1
-    told[0].give_back()
+    reported[0].give_back()
     assert taken(connections.take("a")).refusal is not None

@@ -159,11 +159,11 @@ def test_a_broker_refuses_a_rebound_name_and_a_post_from_another_site(tmp_path: 
         async with aiohttp.ClientSession(f"http://{broker.http_address}") as session:
             client = Client(session)
             for method, path in (("GET", "/v1/topics"), ("GET", "/livez"), ("POST", "/v1/producers"), ("GET", "/metrics")):
-                told = await client.refused(client.ask(method, path, headers={"host": "evil.example"}))
-                assert told == (403, "DENIED")
+                reported = await client.refused(client.ask(method, path, headers={"host": "evil.example"}))
+                assert reported == (403, "DENIED")
             # No body, so no Content-Type: a browser asks nobody before it sends this.
-            told = await client.refused(client.ask("POST", "/v1/producers", headers={"origin": "https://evil.example"}))
-            assert told == (403, "DENIED")
+            reported = await client.refused(client.ask("POST", "/v1/producers", headers={"origin": "https://evil.example"}))
+            assert reported == (403, "DENIED")
             assert (await client.ask("POST", "/v1/producers")).status == 201
             assert (await client.get("/v1/topics", host="localhost")).status == 200
 

@@ -77,10 +77,10 @@ def test_lines_that_a_call_writes_carry_its_request_id_also_from_tasks_that_it_s
         call = RequestContext(ListenerTraffic(), request_id)
         token = begin_call(call)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(told())
+            tasks.create_task(reported())
         end_call(call, token)
 
-    async def told() -> None:
+    async def reported() -> None:
         await asyncio.sleep(0)
         logging.getLogger("x").info("in a call")
 

@@ -12,11 +12,11 @@ from gateway.settings import GatewaySettings
 
 
 @pytest.mark.parametrize(
-    ("hard", "elsewhere", "told"),
+    ("hard", "elsewhere", "reported"),
     [(20_000 + SPARE, True, False), (20_000, True, True), (20_000, False, False), (resource.RLIM_INFINITY, True, False)],
 )
 def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told_to_who_serves_others(
-    hard: int, elsewhere: bool, told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hard: int, elsewhere: bool, reported: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
@@ -24,7 +24,7 @@ def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told_to_wh
     with caplog.at_level(logging.INFO):
         assert raise_file_limit(GatewaySettings(), is_reached_from_elsewhere=elsewhere) == hard
     assert limits[-1] == (hard, hard)
-    assert bool(caplog.records) is told
+    assert bool(caplog.records) is reported
 
 
 def test_a_system_that_lets_nobody_raise_it_is_lived_with(monkeypatch: pytest.MonkeyPatch) -> None:

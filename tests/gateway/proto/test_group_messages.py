@@ -65,8 +65,8 @@ def test_a_join_without_a_rebalance_timeout_has_its_session_timeout() -> None:
         st.booleans(),
     )
 )
-def test_the_answer_to_a_join(told: Joined) -> None:
-    assert wire.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(told).SerializeToString())) == told
+def test_the_answer_to_a_join(reported: Joined) -> None:
+    assert wire.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(reported).SerializeToString())) == reported
 
 
 @given(st.builds(SyncRequest, MEMBER, INSTANCE, GENERATION, st.dictionaries(MEMBER, BYTES, max_size=3), TEXT, TEXT))
@@ -76,8 +76,8 @@ def test_a_sync(asked: SyncRequest) -> None:
 
 
 @given(st.builds(Synced, TEXT, TEXT, BYTES))
-def test_the_answer_to_a_sync(told: Synced) -> None:
-    assert wire.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(told).SerializeToString())) == told
+def test_the_answer_to_a_sync(reported: Synced) -> None:
+    assert wire.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(reported).SerializeToString())) == reported
 
 
 @given(st.lists(st.tuples(MEMBER, INSTANCE), max_size=3))
@@ -99,8 +99,12 @@ def test_an_offset(committed: CommittedOffset, number: int) -> None:
     at = TopicPartition(TopicId("a" * 32), Partition(number))
     sent = wire.committed_offset("orders", at, committed)
     assert (sent.topic, sent.topic_id, sent.partition) == ("orders", at.topic_id, number)
-    told = wire.offset_to_commit(groups_pb2.CommittedOffset.FromString(sent.SerializeToString()))
-    assert (told.offset, told.leader_epoch, told.metadata) == (committed.offset, committed.leader_epoch, committed.metadata)
+    reported = wire.offset_to_commit(groups_pb2.CommittedOffset.FromString(sent.SerializeToString()))
+    assert (reported.offset, reported.leader_epoch, reported.metadata) == (
+        committed.offset,
+        committed.leader_epoch,
+        committed.metadata,
+    )
     fetched = [wire.fetched_offset("orders", at, committed), wire.fetched_offset("none", at._replace(partition=Partition(7)), None)]
     assert wire.fetched_offsets(fetched) == StoredOffsets({at: committed}, {})
 
@@ -112,8 +116,12 @@ def test_a_leader_epoch_that_is_left_out_is_not_the_first_one() -> None:
 
 def test_errors_keep_their_places() -> None:
     errors: list[TidelogError | None] = [None, UnknownMember("m"), RebalanceInProgress("r")]
-    told = wire.errors_of(wire.statuses(errors), 3)
-    assert [error and (type(error), error.message) for error in told] == [None, (UnknownMember, "m"), (RebalanceInProgress, "r")]
+    reported = wire.errors_of(wire.statuses(errors), 3)
+    assert [error and (type(error), error.message) for error in reported] == [
+        None,
+        (UnknownMember, "m"),
+        (RebalanceInProgress, "r"),
+    ]
     with pytest.raises(Unavailable):
         wire.errors_of(wire.statuses(errors), 4)
 
@@ -124,8 +132,8 @@ def test_a_client_reads_errors_with_the_address_of_the_broker() -> None:
     with pytest.raises(Unavailable, match=r"^b:1: the group's coordinator answered 1 of 2$") as too_few:
         wire.errors_of(wire.statuses([None]), 2, address="b:1")
     assert too_few.value.details == {"address": "b:1"}
-    told = wire.fetched_offset("orders", TopicPartition(TopicId("a" * 32), Partition(1)), Corrupt("torn"))
-    damaged = wire.offset_fetched(told, address="b:1")
+    reported = wire.fetched_offset("orders", TopicPartition(TopicId("a" * 32), Partition(1)), Corrupt("torn"))
+    damaged = wire.offset_fetched(reported, address="b:1")
     assert isinstance(damaged, Corrupt)
     assert str(damaged) == "b:1: torn"
 

@@ -39,12 +39,12 @@ def test_what_is_dated_within_the_hour_or_whenever_before_is_taken(ahead_ms: int
 
 def test_one_record_too_far_ahead_refuses_all_and_says_what_holds() -> None:
     far_ms = now_ms() + HOUR_MS + 60_000
-    with pytest.raises(InvalidTimestamp) as told:
+    with pytest.raises(InvalidTimestamp) as reported:
         check_dates([dated(5), dated(5, far_ms, 7)], target())
-    assert f"orders/0 is dated {far_ms} ms, " in told.value.message
-    assert told.value.details["timestamp_ms"] == far_ms
-    assert "orders takes records dated at most 3600000 ms ahead of the broker's clock" in told.value.hint
-    assert "tidelog topic alter orders --set message.timestamp.after.max.ms=" in told.value.hint
+    assert f"orders/0 is dated {far_ms} ms, " in reported.value.message
+    assert reported.value.details["timestamp_ms"] == far_ms
+    assert "orders takes records dated at most 3600000 ms ahead of the broker's clock" in reported.value.hint
+    assert "tidelog topic alter orders --set message.timestamp.after.max.ms=" in reported.value.hint
 
 
 def test_microseconds_are_no_milliseconds() -> None:

@@ -56,6 +56,6 @@ def appended(leader: Leader, batches: Sequence[tuple[TopicPartition, bytes]]) ->
 def test_batches_behind_a_refused_one_of_their_partition_are_refused_with_it_and_others_go_on(refusal: TidelogError) -> None:
     a, b, c, d = (batch_of(name) for name in (b"a", b"b", b"c", b"d"))
     leader = Leader({b: refusal})
-    told = appended(leader, [(FIRST, a), (FIRST, b), (OTHER, c), (FIRST, d)])
+    reported = appended(leader, [(FIRST, a), (FIRST, b), (OTHER, c), (FIRST, d)])
     assert leader.taken == [(FIRST, a), (OTHER, c)], "d is not written in front of b, which may be sent again"
-    assert told == ["pending", refusal, "pending", refusal]
+    assert reported == ["pending", refusal, "pending", refusal]

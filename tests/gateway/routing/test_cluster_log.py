@@ -65,8 +65,8 @@ def test_a_plain_http_client_writes_and_reads_every_partition_at_any_broker(tmp_
         for turn, broker in enumerate(cluster.brokers):
             async with client_of(broker) as client:
                 records = [{"value": f"{turn}-{number}", "partition": number} for number in range(PARTITIONS)]
-                told = await client.produce("/v1/topics/orders/records", records)
-                assert told.json == {"results": [{"partition": number, "offset": turn} for number in range(PARTITIONS)]}
+                reported = await client.produce("/v1/topics/orders/records", records)
+                assert reported.json == {"results": [{"partition": number, "offset": turn} for number in range(PARTITIONS)]}
         for broker in cluster.brokers:
             async with client_of(broker) as client:
                 for number in range(PARTITIONS):
@@ -198,8 +198,12 @@ def test_errors_of_the_leader_come_back_as_they_are_and_stop_only_their_own_mess
             path = f"/v1/topics/orders/records?partition={number}"
             assert (await client.post(path, batch, kind)).status == 200
             refused = client.post(f"{path}&expected_offset=7", batch, kind)
-            told, other = await asyncio.gather(refused, client.post(path, batch, kind))
-            assert (told.status, told.json["code"], told.json["end_offset"] in {1, 2}) == (412, "CONDITION_FAILED", True)
+            reported, other = await asyncio.gather(refused, client.post(path, batch, kind))
+            assert (reported.status, reported.json["code"], reported.json["end_offset"] in {1, 2}) == (
+                412,
+                "CONDITION_FAILED",
+                True,
+            )
             assert other.status == 200
             assert await client.refused(client.get(f"/v1/topics/orders/partitions/{number}/records?offset=99")) == (
                 416,
@@ -215,9 +219,9 @@ def test_an_idempotency_key_is_known_wherever_its_partitions_are_led(tmp_path: P
         first, second = cluster.brokers
         path, records = "/v1/topics/orders/records", [{"key": str(at), "value": at} for at in range(30)]
         async with client_of(first) as one, client_of(second) as two:
-            told = await one.produce(path, records, idempotency_key="k")
+            reported = await one.produce(path, records, idempotency_key="k")
             again = await two.produce(path, records, idempotency_key="k")
-            assert [place | {"duplicate": True} for place in told.json["results"]] == again.json["results"]
+            assert [place | {"duplicate": True} for place in reported.json["results"]] == again.json["results"]
             for client in (one, two):
                 other = client.produce(path, [{"key": "7", "value": "other"}], idempotency_key="k")
                 assert await client.refused(other) == (422, "IDEMPOTENCY_KEY_REUSED")
@@ -271,9 +275,9 @@ def test_a_plain_client_meets_no_error_while_the_leaders_of_its_partitions_are_d
         async def write(client: Client, number: int) -> None:
             value = 0
             while not is_over:
-                told = await client.produce("/v1/topics/orders/records", [{"value": value, "partition": number}])
-                assert told.status == 200, told
-                written.append((number, told.json["results"][0]["offset"], value))
+                reported = await client.produce("/v1/topics/orders/records", [{"value": value, "partition": number}])
+                assert reported.status == 200, reported
+                written.append((number, reported.json["results"][0]["offset"], value))
                 value += 1
 
         async with client_of(staying) as client, asyncio.TaskGroup() as writers:
@@ -296,8 +300,11 @@ def test_every_broker_lists_all_brokers_and_says_who_leads_what(tmp_path: Path) 
             async with channel_to(broker) as channel:
                 listed = (await cluster_stub(channel).ListBrokers(admin_pb2.ListBrokersRequest())).brokers
                 found = (await topics_stub(channel).GetTopic(admin_pb2.GetTopicRequest(name="orders"))).partitions
-            assert [told.grpc_address for told in listed] == [known.grpc_address for known in cluster.brokers]
-            assert (sum(told.partitions_led for told in listed), sum(told.controller for told in listed)) == (PARTITIONS, 1)
+            assert [reported.grpc_address for reported in listed] == [known.grpc_address for known in cluster.brokers]
+            assert (sum(reported.partitions_led for reported in listed), sum(reported.controller for reported in listed)) == (
+                PARTITIONS,
+                1,
+            )
             for partition in found:
                 leader = cluster.leader(partition_of(topic, partition.partition))
                 assert (partition.leader, partition.leader_grpc_address) == (leader.broker_id, leader.grpc_address)
@@ -317,8 +324,8 @@ def test_a_batch_that_waited_for_a_leader_is_appended_here_once_this_broker_lead
             await asyncio.sleep(0.1)
             assert not [write.result() for write in writing if write.done()]
             leader.log.partitions.resume(place)
-            told = [await write for write in writing]
-        assert sorted(answer.json["results"][0]["offset"] for answer in told) == [0, 1, 2]
+            reported = [await write for write in writing]
+        assert sorted(answer.json["results"][0]["offset"] for answer in reported) == [0, 1, 2]
         assert leader.log.partitions.bounds(place).high_watermark == 3
 
     with_cluster(tmp_path, scenario)

@@ -53,8 +53,8 @@ def test_the_log_start_rises_to_where_it_is_asked_and_never_falls(tmp_path: Path
         found = (await client.get("/v1/topics/orders/partitions/0/records?offset=2")).json
         assert [record["offset"] for record in found["records"]] == [2, 3, 4]
         assert (await deleted(-1), await versions(broker)) == (5, 2)
-        told = await client.produce("/v1/topics/orders/records?partition=0", [{"value": 5}])
-        assert told.json["results"] == [{"partition": 0, "offset": 5}], "offsets go on"
+        reported = await client.produce("/v1/topics/orders/records?partition=0", [{"value": 5}])
+        assert reported.json["results"] == [{"partition": 0, "offset": 5}], "offsets go on"
 
     serve(tmp_path, scenario)
 
@@ -85,15 +85,15 @@ def test_any_broker_takes_the_request_and_sends_it_on_once(tmp_path: Path) -> No
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await stub.DeleteRecords(wrong)
-                assert isinstance(told(refused.value), error)
+                assert isinstance(reported(refused.value), error)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.DeleteRecords(deleting, metadata=((FORWARDED_BY, "another"),))
-            assert isinstance(told(refused.value), NotLeader)
+            assert isinstance(reported(refused.value), NotLeader)
         assert cluster.leader(partition_of(topic, number)) is not other
 
     with_cluster(tmp_path, scenario)
 
 
-def told(error: grpc.aio.AioRpcError) -> Exception:
+def reported(error: grpc.aio.AioRpcError) -> Exception:
     details = dict(error.trailing_metadata() or ())
     return from_status(Status.FromString(details["grpc-status-details-bin"]))

@@ -43,7 +43,7 @@ class World:
         self.bucket: list[Answer] | TidelogError = [READ]
         self.asked: list[list[int | None]] = []
         """What each call to the leader has named, by target."""
-        self.told: list[LocatedTarget] = []
+        self.reported: list[LocatedTarget] = []
 
     async def _fetch_at_peer(
         self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
@@ -55,7 +55,7 @@ class World:
         return [RECORDS for _ in targets]
 
     async def _fetch_here(self, asked: Sequence[LocatedTarget], *, bytes_max: int) -> list[Answer]:
-        self.told += asked
+        self.reported += asked
         if isinstance(self.bucket, TidelogError):
             raise self.bucket
         if not self.bucket:
@@ -77,8 +77,8 @@ def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_te
     world = World()
     assert world.fetched(0) == [READ]
     assert world.asked == [[1000]]
-    told = LeaderSnapshot(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
-    assert world.told == [LocatedTarget("orders", TARGET, told)]
+    reported = LeaderSnapshot(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
+    assert world.reported == [LocatedTarget("orders", TARGET, reported)]
     assert (world.reads.counters.bucket_reads, world.reads.counters.bucket_bytes, world.reads.counters.leader_reads) == (1, 20, 0)
 
 
@@ -98,7 +98,7 @@ def test_records_and_errors_of_the_leader_come_back_as_they_are() -> None:
     error = NotLeader("not led there")
     world.leader = [RECORDS, error, PLACES]
     assert world.fetched(0, 1, 2) == [RECORDS, error, READ]
-    assert [target.target.partition for target in world.told] == [partition_of(2)]
+    assert [target.target.partition for target in world.reported] == [partition_of(2)]
     assert (world.reads.counters.leader_reads, world.reads.counters.leader_bytes) == (1, 15)
 
 

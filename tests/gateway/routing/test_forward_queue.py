@@ -67,7 +67,7 @@ class World:
     def answered(self, *outcomes: Appended | TidelogError) -> TidelogError | None:
         return self.lane.answered(outcomes)
 
-    def told(self, *names: str) -> Sequence[type[Outcome]]:
+    def reported(self, *names: str) -> Sequence[type[Outcome]]:
         return [type(self.settled[name]) for name in names]
 
 
@@ -126,7 +126,7 @@ def test_a_refused_batch_takes_along_those_behind_it_of_its_message_wherever_the
         world.add("y")
         unseen = Unavailable("not looked at")
         assert world.answered(ConditionFailed("another end"), unseen, unseen) is None
-        assert world.told("a", "b", "c") == [ConditionFailed] * 3
+        assert world.reported("a", "b", "c") == [ConditionFailed] * 3
         assert world.take() == ["x", "y"]
 
     in_loop(scenario)
@@ -139,7 +139,7 @@ def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_th
         world.take()
         misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
         assert world.answered(PLACED, misdated, PLACED, gap) is None
-        assert world.told("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
+        assert world.reported("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
         assert world.take() == []
 
     in_loop(scenario)
@@ -151,7 +151,7 @@ def test_a_batch_whose_key_was_revoked_holds_up_no_other() -> None:
             world.add(name)
         world.take()
         assert world.answered(PLACED, Unauthenticated("the API key was revoked"), PLACED) is None
-        assert world.told("a", "b", "c") == [Appended, Unauthenticated, Appended]
+        assert world.reported("a", "b", "c") == [Appended, Unauthenticated, Appended]
 
     in_loop(scenario)
 
@@ -162,7 +162,7 @@ def test_a_refused_key_is_told_even_behind_a_batch_that_was_refused() -> None:
             world.add(name)
         world.take()
         world.answered(ConditionFailed("the end is elsewhere"), Unauthenticated("the API key was revoked"), Unavailable("behind a"))
-        assert world.told("a", "b") == [ConditionFailed, Unauthenticated]
+        assert world.reported("a", "b") == [ConditionFailed, Unauthenticated]
         assert world.take() == ["c"]
 
     in_loop(scenario)
@@ -177,7 +177,7 @@ def test_several_batches_of_one_message_may_be_refused_by_one_answer() -> None:
         world.add("c", of=message, idempotent=True)
         misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
         assert world.answered(misdated, gap) is None
-        assert world.told("a", "b", "c") == [InvalidTimestamp, OutOfOrderSequence, InvalidTimestamp]
+        assert world.reported("a", "b", "c") == [InvalidTimestamp, OutOfOrderSequence, InvalidTimestamp]
         assert world.take() == []
 
     in_loop(scenario)
@@ -191,10 +191,10 @@ def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -
         world.take()
         world.add("c")
         world.lane.lost(OutcomeUnknown("no answer"))
-        assert world.told("plain") == [OutcomeUnknown]
+        assert world.reported("plain") == [OutcomeUnknown]
         assert world.take() == ["a", "b", "c"]
         world.answered(PLACED, PLACED._replace(duplicate=True), PLACED)
-        assert world.told("a", "b", "c") == [Appended] * 3
+        assert world.reported("a", "b", "c") == [Appended] * 3
 
     in_loop(scenario)
 
@@ -207,7 +207,7 @@ def test_what_may_have_been_written_before_is_never_told_as_refused(error: Tidel
         world.lane.lost(OutcomeUnknown("no answer"))
         world.take()
         world.answered(error)
-        assert world.told("a") == [OutcomeUnknown]
+        assert world.reported("a") == [OutcomeUnknown]
 
     in_loop(scenario)
 
@@ -221,7 +221,7 @@ def test_what_nobody_took_in_time_is_told_why_and_what_is_in_doubt_as_unknown() 
         world.lane.refusal = NoLeader("nobody leads")
         world.add("later")
         assert world.take(now_s=NOW_S + 2) == ["later"]
-        assert world.told("doubtful", "waits") == [OutcomeUnknown, NoLeader]
+        assert world.reported("doubtful", "waits") == [OutcomeUnknown, NoLeader]
         assert str(world.settled["waits"]) == "nobody leads"
 
     in_loop(scenario)
@@ -234,7 +234,7 @@ def test_a_batch_that_its_sender_took_back_is_passed_over() -> None:
         world.add("b", of=message)
         world.add("c")
         world.lane.refuse(taken_back, taken_back.overdue())
-        assert world.told("a", "b") == [NoLeader, NoLeader]
+        assert world.reported("a", "b") == [NoLeader, NoLeader]
         assert world.take() == ["c"]
         world.answered(PLACED)
         assert world.take() == []

@@ -24,7 +24,7 @@ from segments.partition.partition_log import Bounds
 from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
-from tests.kit.gateway.told_log import P0, P1, Topics, bounds, topic
+from tests.kit.gateway.reported_log import P0, P1, Topics, bounds, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
 LEADER = BrokerRegistration(broker_id="b1", session=SessionId(1))

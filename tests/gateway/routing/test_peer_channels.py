@@ -26,7 +26,7 @@ def ended(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("reported", "kind"),
     [
         (Unavailable, Throttled),
         (NotCoordinator, Throttled),
@@ -34,11 +34,11 @@ def ended(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     ],
 )
 def test_a_call_that_was_dropped_unread_is_throttled_but_nobody_knows_of_a_write(
-    told: type[TidelogError], kind: type[TidelogError]
+    reported: type[TidelogError], kind: type[TidelogError]
 ) -> None:
     dropped, gone = ended(grpc.StatusCode.CANCELLED, "CANCELLED"), ended(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
-    assert type(peers._translate(dropped, B1, told)) is kind
-    assert type(peers._translate(gone, B1, told)) is told, "it stops"
+    assert type(peers._translate(dropped, B1, reported)) is kind
+    assert type(peers._translate(gone, B1, reported)) is reported, "it stops"
 
 
 def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
@@ -62,10 +62,10 @@ def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
                 return error
             return None
 
-        told = {type(error) for error in await asyncio.gather(*(ask() for _ in range(500)))}
+        reported = {type(error) for error in await asyncio.gather(*(ask() for _ in range(500)))}
         await calls.close()
         await server.stop(None)
-        assert told - {type(None)} == {Throttled}
+        assert reported - {type(None)} == {Throttled}
 
     asyncio.run(main())
 

@@ -41,10 +41,10 @@ def test_a_field_is_counted_like_any_other_and_exposed_with_its_labels() -> None
     counts = Counts()
     counts.reads += 3
     counts.errors["CORRUPT"] += 1
-    told = samples(families([counts]))
-    assert told["reads_total", (("pool", "hot"),)] == 3
-    assert told["reads_total", (("pool", "cold"),)] == 0
-    assert told["errors_total", (("code", "CORRUPT"),)] == 1
+    reported = samples(families([counts]))
+    assert reported["reads_total", (("pool", "hot"),)] == 3
+    assert reported["reads_total", (("pool", "cold"),)] == 0
+    assert reported["errors_total", (("code", "CORRUPT"),)] == 1
 
 
 def test_a_known_series_exists_before_its_first_event() -> None:
@@ -62,19 +62,19 @@ def test_a_histogram_has_cumulative_buckets_and_a_sum() -> None:
     for seconds in (0.5, 1.5, 9.0):
         counts.seconds.observe(seconds)
     counts.by_operation["get"].observe(1.0)
-    told = samples(families([counts]))
-    assert [told["seconds_bucket", (("le", bound),)] for bound in ("1.0", "2.0", "+Inf")] == [1, 2, 3]
-    assert (told["seconds_count", ()], told["seconds_sum", ()]) == (3, 11)
-    assert told["operation_seconds_count", (("operation", "get"),)] == 1
-    assert told["operation_seconds_count", (("operation", "put"),)] == 0
+    reported = samples(families([counts]))
+    assert [reported["seconds_bucket", (("le", bound),)] for bound in ("1.0", "2.0", "+Inf")] == [1, 2, 3]
+    assert (reported["seconds_count", ()], reported["seconds_sum", ()]) == (3, 11)
+    assert reported["operation_seconds_count", (("operation", "get"),)] == 1
+    assert reported["operation_seconds_count", (("operation", "put"),)] == 0
 
 
 def test_a_label_separates_several_of_one_type() -> None:
     http, grpc = Counts(), Counts()
     http.reads, grpc.reads = 1, 2
-    told = samples(families([ByLabel("listener", {"http": http, "grpc": grpc})]))
-    assert told["reads_total", (("listener", "http"), ("pool", "hot"))] == 1
-    assert told["reads_total", (("listener", "grpc"), ("pool", "hot"))] == 2
+    reported = samples(families([ByLabel("listener", {"http": http, "grpc": grpc})]))
+    assert reported["reads_total", (("listener", "http"), ("pool", "hot"))] == 1
+    assert reported["reads_total", (("listener", "grpc"), ("pool", "hot"))] == 2
 
 
 def test_a_gauge_that_is_none_has_a_family_and_no_series() -> None:

@@ -25,7 +25,7 @@ class Topics:
         return (SimpleNamespace(name="orders", partition_count=3),)
 
 
-def told(*places: TopicPartition, broker_count: int | None = None) -> dict[str, Metric]:
+def reported(*places: TopicPartition, broker_count: int | None = None) -> dict[str, Metric]:
     bounds = SimpleNamespace(high_watermark=9, log_start_offset=2, leader_epoch=4)
     led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in places}
     topics: Any = Topics()
@@ -41,20 +41,20 @@ def of_orders(count: int) -> list[TopicPartition]:
 
 def test_no_more_partitions_are_told_than_there_is_room_for_and_how_many_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_metrics, "PARTITIONS_MAX", 20)
-    found = told(*of_orders(27))
+    found = reported(*of_orders(27))
     assert len(found["tidelog_partition_high_watermark"].samples) == 20
     assert found["tidelog_partitions_omitted"].samples[0].value == 7
 
 
 def test_a_partition_of_a_topic_that_was_just_deleted_is_left_out() -> None:
-    found = told(TopicPartition(GONE, Partition(0)), *of_orders(1))
+    found = reported(TopicPartition(GONE, Partition(0)), *of_orders(1))
     samples = found["kafka_topic_partition_current_offset"].samples
     assert [(sample.labels, sample.value) for sample in samples] == [({"topic": "orders", "partition": "0"}, 9)]
 
 
 def test_what_is_of_the_whole_cluster_is_told_by_its_controller_alone() -> None:
-    assert not told()["kafka_brokers"].samples
-    assert not told()["kafka_topic_partitions"].samples
-    found = told(broker_count=3)
+    assert not reported()["kafka_brokers"].samples
+    assert not reported()["kafka_topic_partitions"].samples
+    found = reported(broker_count=3)
     assert found["kafka_brokers"].samples[0].value == 3
     assert found["kafka_topic_partitions"].samples[0].value == 3

@@ -67,18 +67,18 @@ def test_what_goes_through_the_listeners_is_counted_by_listener(tmp_path: Path) 
             assert (await http.get("/v1/topics/orders/partitions/0/records?offset=0")).status == 200
             read = [record async for record in log.consume("orders", from_="earliest", until="end")]
             assert len(read) == 5
-        told = await scraped(broker.metrics)
-        assert value(told, "tidelog_produced_records_total", listener="grpc") == 3
-        assert value(told, "tidelog_produced_records_total", listener="http") == 2
-        assert value(told, "tidelog_produced_bytes_total", listener="http") == len(body)
-        assert value(told, "tidelog_fetched_records_total", listener="grpc") == 5
-        assert value(told, "tidelog_fetched_records_total", listener="http") == 5
-        assert value(told, "tidelog_fetched_bytes_total", listener="http") > 100
-        assert value(told, "tidelog_produce_seconds_count", listener="grpc") == 3
-        assert value(told, "tidelog_fetch_seconds_count", listener="http") == 1
-        assert value(told, "tidelog_committed_records_total") == 5
-        assert value(told, "tidelog_produced_records_total", listener="peer") == 0, "there is no other broker"
-        assert value(told, "tidelog_open_calls", listener="http") == 0
+        reported = await scraped(broker.metrics)
+        assert value(reported, "tidelog_produced_records_total", listener="grpc") == 3
+        assert value(reported, "tidelog_produced_records_total", listener="http") == 2
+        assert value(reported, "tidelog_produced_bytes_total", listener="http") == len(body)
+        assert value(reported, "tidelog_fetched_records_total", listener="grpc") == 5
+        assert value(reported, "tidelog_fetched_records_total", listener="http") == 5
+        assert value(reported, "tidelog_fetched_bytes_total", listener="http") > 100
+        assert value(reported, "tidelog_produce_seconds_count", listener="grpc") == 3
+        assert value(reported, "tidelog_fetch_seconds_count", listener="http") == 1
+        assert value(reported, "tidelog_committed_records_total") == 5
+        assert value(reported, "tidelog_produced_records_total", listener="peer") == 0, "there is no other broker"
+        assert value(reported, "tidelog_open_calls", listener="http") == 0
 
     with_broker(tmp_path, scenario)
 
@@ -90,10 +90,10 @@ def test_what_is_refused_is_counted_by_its_code(tmp_path: Path) -> None:
             assert (await http.post("/v1/topics/nothing/records", b'{"records": [{"value": 1}]}')).status == 404
             with pytest.raises(UnknownTopic):
                 await log.topics.delete("nothing")
-        told = await scraped(broker.metrics)
-        assert value(told, "tidelog_errors_total", listener="http", code="UNKNOWN_TOPIC") == 2
-        assert value(told, "tidelog_errors_total", listener="grpc", code="UNKNOWN_TOPIC") == 1
-        assert value(told, "tidelog_errors_total", listener="grpc", code="THROTTLED") == 0, "there before the first"
+        reported = await scraped(broker.metrics)
+        assert value(reported, "tidelog_errors_total", listener="http", code="UNKNOWN_TOPIC") == 2
+        assert value(reported, "tidelog_errors_total", listener="grpc", code="UNKNOWN_TOPIC") == 1
+        assert value(reported, "tidelog_errors_total", listener="grpc", code="THROTTLED") == 0, "there before the first"
 
     with_broker(tmp_path, scenario)
 
@@ -114,10 +114,12 @@ def test_the_time_from_a_producer_to_a_reader_that_waits_is_told(tmp_path: Path)
                 assert (await other.post("/v1/topics/orders/records", b'{"records": [{"value": 1}]}')).status == 200
             assert (await reading).status == 200
             took_s = loop.time() - began_s
-        told = await scraped(broker.metrics)
-        assert value(told, "tidelog_delivery_seconds_count") == 1
-        assert value(told, "tidelog_fetch_seconds_count", listener="http") == 1
-        assert value(told, "tidelog_fetch_seconds_sum", listener="http") <= took_s - waited_s + 0.002, "the wait is not in there"
+        reported = await scraped(broker.metrics)
+        assert value(reported, "tidelog_delivery_seconds_count") == 1
+        assert value(reported, "tidelog_fetch_seconds_count", listener="http") == 1
+        assert value(reported, "tidelog_fetch_seconds_sum", listener="http") <= took_s - waited_s + 0.002, (
+            "the wait is not in there"
+        )
 
     with_broker(tmp_path, scenario)
 
@@ -128,15 +130,15 @@ def test_the_bucket_is_told_by_operation_and_what_it_costs(tmp_path: Path) -> No
             await log.topics.create("orders", partitions=1)
             before = await scraped(broker.metrics)
             await log.produce("orders", "x" * 1000)
-            told = await scraped(broker.metrics)
+            reported = await scraped(broker.metrics)
         created = ("tidelog_bucket_request_seconds_count", {"operation": "create"})
-        assert value(told, created[0], **created[1]) == value(before, created[0], **created[1]) + 1
-        assert value(told, "tidelog_bucket_written_bytes_total") >= value(before, "tidelog_bucket_written_bytes_total") + 1000
+        assert value(reported, created[0], **created[1]) == value(before, created[0], **created[1]) + 1
+        assert value(reported, "tidelog_bucket_written_bytes_total") >= value(before, "tidelog_bucket_written_bytes_total") + 1000
         dollars = "tidelog_bucket_request_dollars_total"
-        assert value(told, dollars) == pytest.approx(value(before, dollars) + 2.0)
-        assert value(told, "tidelog_bucket_state", state="healthy") == 1
-        assert value(told, "tidelog_bucket_state", state="unavailable") == 0
-        assert value(told, "tidelog_stored_bytes", form="segments") > 1000
+        assert value(reported, dollars) == pytest.approx(value(before, dollars) + 2.0)
+        assert value(reported, "tidelog_bucket_state", state="healthy") == 1
+        assert value(reported, "tidelog_bucket_state", state="unavailable") == 0
+        assert value(reported, "tidelog_stored_bytes", form="segments") > 1000
 
     with_broker(tmp_path, scenario, price_1000_writes=2000)
 
@@ -148,13 +150,13 @@ def test_each_partition_has_its_offsets_on_the_detailed_page_also_as_kafka_expor
             await log.produce("orders", "one", partition=1)
         while not value(await scraped(broker.metrics), "tidelog_controller"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        told = await scraped(broker.metrics, detailed=True)
-        assert value(told, "kafka_topic_partition_current_offset", topic="orders", partition="1") == 1
-        assert value(told, "kafka_topic_partition_oldest_offset", topic="orders", partition="1") == 0
-        assert value(told, "kafka_topic_partition_current_offset", topic="orders", partition="0") == 0
-        assert value(told, "kafka_topic_partitions", topic="orders") == 2
-        assert value(told, "kafka_brokers") == 1
-        assert value(told, "tidelog_partition_high_watermark", topic="orders", partition="1") == 1
+        reported = await scraped(broker.metrics, detailed=True)
+        assert value(reported, "kafka_topic_partition_current_offset", topic="orders", partition="1") == 1
+        assert value(reported, "kafka_topic_partition_oldest_offset", topic="orders", partition="1") == 0
+        assert value(reported, "kafka_topic_partition_current_offset", topic="orders", partition="0") == 0
+        assert value(reported, "kafka_topic_partitions", topic="orders") == 2
+        assert value(reported, "kafka_brokers") == 1
+        assert value(reported, "tidelog_partition_high_watermark", topic="orders", partition="1") == 1
 
     with_broker(tmp_path, scenario)
 
@@ -163,7 +165,7 @@ def test_brokers_leases_and_partitions_are_told(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log:
             await log.topics.create("orders", partitions=7)
-        told = await scraped(broker.metrics)
+        reported = await scraped(broker.metrics)
         for name, expected in {
             "tidelog_ready": 1,
             "tidelog_lease_held": 1,
@@ -176,11 +178,11 @@ def test_brokers_leases_and_partitions_are_told(tmp_path: Path) -> None:
             "tidelog_oldest_uncommitted_seconds": 0,
             "tidelog_disk_tier_failed": 0,
         }.items():
-            assert value(told, name) == expected, name
-        assert value(told, "tidelog_brokers", state="serving") == 1
-        assert value(told, "tidelog_metadata_request_seconds_count", operation="transact") > 0
-        assert value(told, "process_resident_memory_bytes") > 0
-        assert not any(name.startswith("tidelog_etcd_") for name, _ in told), "there is no etcd"
+            assert value(reported, name) == expected, name
+        assert value(reported, "tidelog_brokers", state="serving") == 1
+        assert value(reported, "tidelog_metadata_request_seconds_count", operation="transact") > 0
+        assert value(reported, "process_resident_memory_bytes") > 0
+        assert not any(name.startswith("tidelog_etcd_") for name, _ in reported), "there is no etcd"
 
     with_broker(tmp_path, scenario)
 
@@ -232,9 +234,9 @@ def test_connections_that_are_refused_are_counted(tmp_path: Path) -> None:
         async with http_client(broker) as first, http_client(broker) as second:
             assert (await first.get("/livez")).status == 200
             assert (await second.get("/v1/topics")).status == 429
-            told = await scraped(broker.metrics)
-            assert value(told, "tidelog_http_connections") == 1
-            assert value(told, "tidelog_http_connections_refused_total") == 1
-            assert value(told, "tidelog_tls_files_refused_total") == 0
+            reported = await scraped(broker.metrics)
+            assert value(reported, "tidelog_http_connections") == 1
+            assert value(reported, "tidelog_http_connections_refused_total") == 1
+            assert value(reported, "tidelog_tls_files_refused_total") == 0
 
     with_broker(tmp_path, scenario, http_connections_max=1)

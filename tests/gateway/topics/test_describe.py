@@ -78,9 +78,9 @@ def test_a_topic_that_was_made_at_another_broker_this_moment_is_looked_up() -> N
 @pytest.mark.parametrize("away", [None, Unavailable("no answer")])
 def test_while_the_store_is_away_nobody_claims_that_there_is_no_such_topic(away: TidelogError | None) -> None:
     async def main() -> None:
-        with pytest.raises(Unavailable, match="the metadata store, which does not answer") as told:
+        with pytest.raises(Unavailable, match="the metadata store, which does not answer") as reported:
             await described_topic(broker_that_knows(made_elsewhere=away), "new")
-        assert told.value.retryable
+        assert reported.value.retryable
         assert virtual_loop().time() <= LOOKUP_S + 0.1
 
     run(main(), seed=1)

@@ -159,13 +159,13 @@ async def check_deletable(scene: Scene, key: str) -> None:
     newest = await newest_manifest(plain(scene.store), parsed.name, place) or no_manifest(place)
     if parsed.manifest is not None:
         assert parsed.manifest.version < newest.version, f"{key} is the newest manifest"
-        told = {one.version: one.at_ms for one in newest.superseded}.get(parsed.manifest.version)
+        reported = {one.version: one.at_ms for one in newest.superseded}.get(parsed.manifest.version)
     else:
         assert parsed.history is not None
         assert parsed.history.file_name not in {file.name for file in newest.files}, f"{key} is named by version {newest.version}"
         assert parsed.history.version <= newest.version, f"{key} may still be named by version {parsed.history.version}"
-        told = {one.name: one.at_ms for one in newest.retired}.get(parsed.history.file_name)
-    assert told is None or told + GRACE_MS <= scene.now_ms(), f"{key} is deleted while readers may plan with it"
+        reported = {one.name: one.at_ms for one in newest.retired}.get(parsed.history.file_name)
+    assert reported is None or reported + GRACE_MS <= scene.now_ms(), f"{key} is deleted while readers may plan with it"
 
 
 async def write_files(

@@ -24,14 +24,14 @@ def start(*topics: str, **more: Any) -> log_pb2.ConsumeStart:
     return log_pb2.ConsumeStart(**(asked | more))
 
 
-def places(told: Iterable[groups_pb2.TopicPartitions]) -> list[tuple[str, int]]:
-    return [(each.topic, partition) for each in told for partition in each.partitions]
+def places(reported: Iterable[groups_pb2.TopicPartitions]) -> list[tuple[str, int]]:
+    return [(each.topic, partition) for each in reported for partition in each.partitions]
 
 
 async def append(channel: grpc.aio.Channel, *values: bytes, partition: int = 0, topic: str = "orders") -> None:
     batch = log_pb2.Append(topic=topic, partition=partition, record_batch=batch_of(*values))
-    told = await log_stub(channel).Produce(log_pb2.ProduceRequest(appends=[batch]))
-    assert not told.results[0].HasField("error"), told
+    reported = await log_stub(channel).Produce(log_pb2.ProduceRequest(appends=[batch]))
+    assert not reported.results[0].HasField("error"), reported
 
 
 class ConsumeStream:
@@ -57,8 +57,8 @@ class ConsumeStream:
     async def next(self) -> log_pb2.ConsumeResponse | None:
         """None at the end; raises the error that ended it."""
         try:
-            told: Any = await self.call.read()
-            if told is grpc.aio.EOF:
+            reported: Any = await self.call.read()
+            if reported is grpc.aio.EOF:
                 if await self.call.code() is not grpc.StatusCode.OK and not self.met_the_end:
                     raise from_status(await status_of_call(self.call))
                 return None
@@ -66,30 +66,30 @@ class ConsumeStream:
             if self.met_the_end and DETAILS_TRAILER not in dict(error.trailing_metadata() or ()):
                 return None
             raise from_status(_status(error.trailing_metadata())) from None
-        self._remember(told)
-        return told  # type: ignore[no-any-return]
+        self._remember(reported)
+        return reported  # type: ignore[no-any-return]
 
-    def _remember(self, told: log_pb2.ConsumeResponse) -> None:
-        match told.WhichOneof("answer"):
+    def _remember(self, reported: log_pb2.ConsumeResponse) -> None:
+        match reported.WhichOneof("answer"):
             case "data":
-                assert told.data.delivery_id == self.delivery_id + 1
-                self.delivery_id = told.data.delivery_id
-                self.data_bytes += 0 if told.data.partitions[0].HasField("error") else told.ByteSize()
-                for each in told.data.partitions if self.processes else ():
+                assert reported.data.delivery_id == self.delivery_id + 1
+                self.delivery_id = reported.data.delivery_id
+                self.data_bytes += 0 if reported.data.partitions[0].HasField("error") else reported.ByteSize()
+                for each in reported.data.partitions if self.processes else ():
                     self.read[each.topic, each.partition] += [(record.offset, record.value) for record in each.records]
             case "assigned":
-                assert not self.owned & {*places(told.assigned.partitions)}
-                self.owned |= {*places(told.assigned.partitions)}
+                assert not self.owned & {*places(reported.assigned.partitions)}
+                self.owned |= {*places(reported.assigned.partitions)}
             case "revoked":
-                self.owned -= {*places(told.revoked.partitions)}
+                self.owned -= {*places(reported.revoked.partitions)}
             case "lost":
-                self.owned -= {*places(told.lost.partitions)}
+                self.owned -= {*places(reported.lost.partitions)}
 
     async def until(self, kind: str) -> Any:
         """The next answer of this kind; what comes before is only remembered."""
-        while (told := await self.next()) is not None:
-            if told.WhichOneof("answer") == kind:
-                return getattr(told, kind)
+        while (reported := await self.next()) is not None:
+            if reported.WhichOneof("answer") == kind:
+                return getattr(reported, kind)
         raise AssertionError(f"the stream ended before {kind} came")
 
     async def until_read(self, count: int) -> list[bytes]:
@@ -144,19 +144,19 @@ class GoodClient:
     async def run(self) -> None:
         stream = self.stream
         await stream.send(**self._first)
-        while (told := await stream.next()) is not None:
-            match told.WhichOneof("answer"):
+        while (reported := await stream.next()) is not None:
+            match reported.WhichOneof("answer"):
                 case "data" if stream.processes:
                     await asyncio.sleep(self._pause_s)
-                    commit = log_pb2.ConsumeCommit(up_to_delivery_id=told.data.delivery_id)
-                    await stream.send(commit=commit, credit_bytes=told.ByteSize())
+                    commit = log_pb2.ConsumeCommit(up_to_delivery_id=reported.data.delivery_id)
+                    await stream.send(commit=commit, credit_bytes=reported.ByteSize())
                 case "revoked":
-                    self.revoked += places(told.revoked.partitions)
-                    await stream.send(released=told.revoked.revocation_id)
+                    self.revoked += places(reported.revoked.partitions)
+                    await stream.send(released=reported.revoked.revocation_id)
                 case "lost":
-                    self.lost += places(told.lost.partitions)
+                    self.lost += places(reported.lost.partitions)
                 case "committed":
-                    self.refused += [each for each in told.committed.results if each.HasField("error")]
+                    self.refused += [each for each in reported.committed.results if each.HasField("error")]
             if self.leaving:
                 await stream.send(leave=True)
                 stream.processes, self.leaving = False, False

@@ -53,13 +53,13 @@ class Client:
 
     async def refused(self, answer: Awaitable[Answer]) -> tuple[int, str]:
         """Status and code of an answer that must be a problem with all its members."""
-        told = await answer
-        assert told.headers["content-type"] == "application/problem+json", told
-        problem = told.json
-        assert problem["status"] == told.status
-        assert problem["request_id"] == told.headers["x-request-id"]
+        reported = await answer
+        assert reported.headers["content-type"] == "application/problem+json", reported
+        problem = reported.json
+        assert problem["status"] == reported.status
+        assert problem["request_id"] == reported.headers["x-request-id"]
         assert {"type", "title", "detail", "retryable", "nothing_was_written", "hint"} <= problem.keys()
-        return told.status, problem["code"]
+        return reported.status, problem["code"]
 
 
 def _dashed(headers: dict[str, str]) -> dict[str, str]:

@@ -39,9 +39,9 @@ class HttpMember:
         body = self.joins | ({"member_id": self.member_id} if self.member_id else {})
         answer = await self.ask("POST", f"{self.path}/members", json=body)
         if answer.status == 201:
-            told = answer.json
-            self.member_id, self.generation, self.cursor = told["member_id"], told["generation"], ""
-            self.assignment = [(of["topic"], partition) for of in told["assignment"] for partition in of["partitions"]]
+            reported = answer.json
+            self.member_id, self.generation, self.cursor = reported["member_id"], reported["generation"], ""
+            self.assignment = [(of["topic"], partition) for of in reported["assignment"] for partition in of["partitions"]]
         return answer
 
     async def read(self, **query: Any) -> Answer:

@@ -132,7 +132,7 @@ class LinkedMetadata:
     def __init__(self, store: MetadataStore, link: Link) -> None:
         self._store = store
         self._link = link
-        self.told_after_s = 0.0
+        self.reported_after_s = 0.0
         """How late watches tell."""
 
     async def get(self, key: str) -> KeyValue | None:
@@ -161,7 +161,7 @@ class LinkedMetadata:
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
         async for batch in self._store.watch(prefix, from_revision):
-            await asyncio.sleep(self._link.latency_s / 2 + self.told_after_s)
+            await asyncio.sleep(self._link.latency_s / 2 + self.reported_after_s)
             if self._link.down is not None:
                 raise Unavailable("the link is down")
             yield batch

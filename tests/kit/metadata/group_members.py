@@ -101,7 +101,7 @@ class Reader:
         self.settings = settings
         self.doors = Doors(team)
         self.reading: set[TopicPartitionName] = set()
-        self.told: list[tuple[str, Partitions]] = []
+        self.reported: list[tuple[str, Partitions]] = []
         self.slow_s: dict[str, float] = {}
         self.fails: dict[str, Exception] = {}
         self.is_frozen = False
@@ -153,26 +153,26 @@ class Reader:
         return {topic: count for topic, count in self._team.counts.items() if topic in topics}
 
     async def assigned(self, partitions: Partitions) -> None:
-        self.told.append(("assigned", partitions))
+        self.reported.append(("assigned", partitions))
         assert not partitions & self.reading, "only what is new"
         self.reading |= partitions
         self._team.check()
         await self._take_time("assigned")
 
     async def revoked(self, partitions: Partitions) -> None:
-        self.told.append(("revoked", partitions))
+        self.reported.append(("revoked", partitions))
         assert partitions <= self.reading, "only what it had"
         await self._take_time("revoked")
         self.reading -= partitions
 
     async def lost(self, partitions: Partitions) -> None:
-        self.told.append(("lost", partitions))
+        self.reported.append(("lost", partitions))
         assert partitions == self.reading, "all that it had"
         self.reading -= partitions
         await self._take_time("lost")
 
     def heard(self, what: str) -> list[Partitions]:
-        return [partitions for told, partitions in self.told if told == what]
+        return [partitions for reported, partitions in self.reported if reported == what]
 
     async def _take_time(self, what: str) -> None:
         self.busy += 1

@@ -68,7 +68,7 @@ class Played:
         self.settings = settings
         self.group = Group()
         self.now_ms = 1_000
-        self.told: dict[Waiter, Joined | Synced | TidelogError] = {}
+        self.reported: dict[Waiter, Joined | Synced | TidelogError] = {}
         self.open: set[Waiter] = set()
         self.stored: list[Group] = []
         self._waiters = 0
@@ -133,22 +133,22 @@ class Played:
     # ── what became of it ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def joined(self, waiter: Waiter) -> Joined:
-        answer = self.told[waiter]
+        answer = self.reported[waiter]
         assert isinstance(answer, Joined), answer
         return answer
 
     def assignment(self, waiter: Waiter) -> bytes:
-        answer = self.told[waiter]
+        answer = self.reported[waiter]
         assert isinstance(answer, Synced), answer
         return answer.assignment
 
     def refusal(self, waiter: Waiter) -> type[TidelogError]:
-        answer = self.told[waiter]
+        answer = self.reported[waiter]
         assert isinstance(answer, TidelogError), answer
         return type(answer)
 
     def announced(self, waiter: Waiter) -> MemberId:
-        answer = self.told[waiter]
+        answer = self.reported[waiter]
         assert isinstance(answer, MemberIdRequired), answer
         return MemberId(str(answer.details["member_id"]))
 
@@ -167,7 +167,7 @@ class Played:
         for waiter, answer in step.answers:
             if waiter in self.open:
                 self.open.remove(waiter)
-                self.told[waiter] = answer
+                self.reported[waiter] = answer
 
 
 def stable(*members: JoinRequest, settings: GroupSettings = SETTINGS) -> Played:

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import (
 from spark.replay.replay import SLOW_WORKER
 
 
-class Told(StreamingQueryListener):
+class Reported(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
 
@@ -62,7 +62,7 @@ def main() -> None:
         .config("spark.local.dir", f"{folder}/local")
         .getOrCreate()
     )
-    spark.streams.addListener(Told())
+    spark.streams.addListener(Reported())
     options = {"bucket": bucket, "subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
     frame = spark.readStream.format("tidelog").options(**options, minPartitions="2").load()
     if "--lose-an-executor" in flags:

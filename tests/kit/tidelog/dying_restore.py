@@ -51,8 +51,8 @@ def restore(when: str, number: int, arguments: Sequence[str], environment: Mappi
     """The process."""
     os.environ.clear()
     os.environ.update(environment)
-    with stderr.open("wb") as told:
-        os.dup2(told.fileno(), sys.stderr.fileno())
+    with stderr.open("wb") as reported:
+        os.dup2(reported.fileno(), sys.stderr.fileno())
     sys.argv = ["tidelog", "cluster", "restore", *arguments]
     dies = death(when, number)
     with (

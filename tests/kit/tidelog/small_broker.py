@@ -106,9 +106,9 @@ class SmallBroker:
         self.answering.set()
         self.led: dict[tuple[str, int], asyncio.Event] = {}
         """By topic and partition: appends wait for it, as at a broker that waits for a leader, or for the end of its takeover."""
-        self.bounds_told = asyncio.Event()
+        self.bounds_reported = asyncio.Event()
         """While it is clear, GetTopic waits for a leader to tell its offsets, unless who leads is all that is asked."""
-        self.bounds_told.set()
+        self.bounds_reported.set()
         self.reading = asyncio.Event()
         """While it is clear, nothing more is read from streams: what is sent fills the connection and waits."""
         self.reading.set()
@@ -345,8 +345,8 @@ class _Log(log_pb2_grpc.LogServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
         ids = {name: topic.id for name, topic in broker.topics.items()}
         answer = self._fetch(request, ids)
-        is_told = any(found.HasField("error") or found.HasField("preferred_broker") for found in answer.partitions)
-        if not is_told and not any(found.record_batches for found in answer.partitions):
+        is_reported = any(found.HasField("error") or found.HasField("preferred_broker") for found in answer.partitions)
+        if not is_reported and not any(found.record_batches for found in answer.partitions):
             await broker.until_longer(request.max_wait_ms / 1000)
             await broker.running.wait()
             answer = self._fetch(request, ids)
@@ -420,7 +420,7 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         self._broker.asked_for_topics.append(request)
         await _refuse(self._broker, "GetTopic", context)
         if not request.leaders_only:
-            await self._broker.bounds_told.wait()
+            await self._broker.bounds_reported.wait()
         topic = self._broker.topics.get(request.name)
         if topic is None:
             await _abort(context, UnknownTopic(f"there is no topic {request.name}"))

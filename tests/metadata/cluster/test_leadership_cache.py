@@ -46,8 +46,8 @@ class Cached:
         self.sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         self.store = FaultyStore(self.sqlite)
         self.cache = PartitionCache(self.store, LAYOUT)
-        self.told: list[set[TopicPartition]] = []
-        self.enough = self.cache.subscribe(lambda changed: self.told.append(set(changed)))
+        self.reported: list[set[TopicPartition]] = []
+        self.enough = self.cache.subscribe(lambda changed: self.reported.append(set(changed)))
 
     async def write(self, *operations: Operation) -> Revision:
         """And waits until the cache has heard of it."""
@@ -101,10 +101,10 @@ def test_subscribers_hear_which_partitions_have_changed_until_they_have_enough()
     async def scenario(c: Cached) -> None:
         await c.write(put(P0, led(1)), put(P1, led(1)))
         await c.write(forget(P1), put(P2, led(1)))
-        assert c.told == [{P0, P1}, {P1, P2}]
+        assert c.reported == [{P0, P1}, {P1, P2}]
         c.enough()
         await c.write(forget(P0))
-        assert len(c.told) == 2
+        assert len(c.reported) == 2
 
     with_cache(scenario)
 
@@ -112,14 +112,14 @@ def test_subscribers_hear_which_partitions_have_changed_until_they_have_enough()
 def test_after_a_hole_in_history_all_that_is_and_all_that_is_gone_is_told() -> None:
     async def scenario(c: Cached) -> None:
         await c.write(put(P0, led(1, moving_to=2)), put(P1, led(1)))
-        c.told.clear()
+        c.reported.clear()
         c.store.down = unavailable()
         await c.sqlite.transact([], [put(P1, led(2)), forget(P0), put(P2, led(2))])
         await c.sqlite.compact((await c.sqlite.range("/")).revision)
         await asyncio.sleep(10)
         c.store.down = None
         await asyncio.sleep(10)
-        assert c.told == [{P0, P1, P2}]
+        assert c.reported == [{P0, P1, P2}]
         assert set(c.cache.states) == {P1, P2}
         assert c.led_by(1, 2) == [set(), {P1, P2}]
         assert c.cache.moving == set()
@@ -150,10 +150,10 @@ def test_a_value_that_could_never_be_read_has_no_state_but_is_known_to_be_there(
     async def scenario(c: Cached) -> None:
         await c.write(spoil(P0))
         assert (c.cache.get(P0), c.cache.corrupt) == (None, {P0})
-        assert c.told[-1] == {P0}
+        assert c.reported[-1] == {P0}
         await c.write(forget(P0))
         assert c.cache.corrupt == set()
-        assert c.told[-1] == {P0}
+        assert c.reported[-1] == {P0}
 
     with_cache(scenario)
 
@@ -206,14 +206,14 @@ def test_a_reading_tells_only_of_what_is_different_from_before() -> None:
 
     async def scenario(c: Cached) -> None:
         await c.write(put(P0, led(1)), put(P1, led(1)), spoil(P2))
-        c.told.clear()
+        c.reported.clear()
         c.store.down = unavailable()
         await c.sqlite.transact([], [put(P1, led(1))])
         await c.sqlite.compact((await c.sqlite.range("/")).revision)
         await asyncio.sleep(10)
         c.store.down = None
         await asyncio.sleep(10)
-        assert c.told == [{P1}]
+        assert c.reported == [{P1}]
         assert c.cache.corrupt == {P2}
 
     with_cache(scenario)

@@ -20,8 +20,8 @@ ORDERS = TopicPartition(TopicId("1f" * 16), Partition(0))
 class Follower:
     def __init__(self) -> None:
         self.notices = ManifestNoticeCache(SqliteStore(Path(":memory:")), LAYOUT)
-        self.told: list[ManifestNotice] = []
-        self.notices.subscribe(self.told.extend)
+        self.reported: list[ManifestNotice] = []
+        self.notices.subscribe(self.reported.extend)
 
     def put(self, unit: str, version: int, *, is_deletion: bool = False) -> ManifestNotice:
         notice = ManifestNotice(*ORDERS, version, is_deletion)
@@ -43,7 +43,7 @@ def test_a_notice_is_passed_on_though_another_has_told_of_its_version_or_of_a_hi
     follower = Follower()
     never_written = follower.put("u1", 3, is_deletion=True)
     of_a_compactor, late = follower.put("u2", 3), follower.put("u3", 2)
-    assert follower.told == [never_written, of_a_compactor, late]
+    assert follower.reported == [never_written, of_a_compactor, late]
     assert follower.notices.version(ORDERS) == 3
 
 
@@ -61,8 +61,8 @@ def test_what_is_read_anew_after_a_hole_in_the_history_is_not_told_twice() -> No
     follower = Follower()
     first = follower.put("u1", 3)
     follower.put("u2", 4)
-    follower.told.clear()
+    follower.reported.clear()
     missed = ManifestNotice(*ORDERS, 5)
     follower.read_anew([("u1", first), ("u3", missed)])
-    assert follower.told == [missed]
+    assert follower.reported == [missed]
     assert follower.notices.version(ORDERS) == 5

@@ -30,7 +30,7 @@ changes = st.tuples(
 brokers = st.lists(st.builds(Candidate, st.sampled_from(SESSIONS), st.sampled_from("xy"), st.booleans()), max_size=4)
 
 
-class Told:
+class Reported:
     """A ledger that is told of changes, and everything that it was told of."""
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class Told:
         self.unreadable: set[TopicPartition] = set()
         self.revision = 0
 
-    def tell(self, counts: dict[TopicId, int], told: dict[TopicPartition, tuple[PartitionState | None, bool]]) -> None:
+    def tell(self, counts: dict[TopicId, int], reported: dict[TopicPartition, tuple[PartitionState | None, bool]]) -> None:
         self.revision += 1
         changed: dict[TopicPartition, StoredState | None] = {}
         unreadable: set[TopicPartition] = set()
-        for partition, (state, readable) in told.items():
+        for partition, (state, readable) in reported.items():
             if not readable:  # what was read before stays known
                 unreadable.add(partition)
                 changed[partition] = self.states.get(partition)
@@ -52,7 +52,7 @@ class Told:
                 changed[partition] = (state, Revision(self.revision)) if state is not None else None
         self.counts |= counts
         self.states |= changed
-        self.unreadable = self.unreadable - told.keys() | unreadable
+        self.unreadable = self.unreadable - reported.keys() | unreadable
         self.ledger.apply(Changes(counts, changed, unreadable))
 
     def anew(self) -> PartitionLedger:
@@ -67,34 +67,34 @@ def test_a_ledger_that_was_told_of_changes_is_one_that_reads_everything_anew(
     candidates: list[Candidate],
     sealed: set[SessionId],
 ) -> None:
-    told = Told()
+    reported = Reported()
     for counts, states in happening:
-        told.tell(counts, states)
-    anew = told.anew()
-    assert vars(told.ledger) == vars(anew)
+        reported.tell(counts, states)
+    anew = reported.anew()
+    assert vars(reported.ledger) == vars(anew)
     registered = list({candidate.session: candidate for candidate in candidates}.values())
-    assert plan(told.ledger, registered, sealed) == plan(anew, registered, sealed)
+    assert plan(reported.ledger, registered, sealed) == plan(anew, registered, sealed)
 
 
 @given(st.lists(changes, max_size=8))
 def test_every_partition_stands_in_one_place_and_its_leader_counts_it(
     happening: list[tuple[dict[TopicId, int], dict[TopicPartition, tuple[PartitionState | None, bool]]]],
 ) -> None:
-    told = Told()
+    reported = Reported()
     for counts, states in happening:
-        told.tell(counts, states)
-    ledger = told.ledger
+        reported.tell(counts, states)
+    ledger = reported.ledger
     led = [partition for topics in ledger.led.values() for partitions in topics.values() for partition in partitions]
     assert len(led) == len(set(led)) == sum(ledger.loads.values())
     missing = list(ledger.missing())
-    everything = [TopicPartition(topic, Partition(n)) for topic, count in told.counts.items() for n in range(count)]
+    everything = [TopicPartition(topic, Partition(n)) for topic, count in reported.counts.items() for n in range(count)]
     for partition in everything:
-        stored, unreadable = told.states.get(partition), partition in told.unreadable
+        stored, unreadable = reported.states.get(partition), partition in reported.unreadable
         assert (partition in missing) == (stored is None and not unreadable)
         state = stored[0] if stored is not None else None
         alone = unreadable or (state is not None and state.format_version > FORMAT_VERSION)
         assert (partition in ledger.moving) == (state is not None and not alone and state.moving_to is not None)
         assert (partition in led) == (state is not None and not alone and state.moving_to is None)
         assert partition not in ledger.forgotten
-    known = {partition for partition, stored in told.states.items() if stored is not None} | told.unreadable
+    known = {partition for partition, stored in reported.states.items() if stored is not None} | reported.unreadable
     assert ledger.forgotten == known - set(everything)

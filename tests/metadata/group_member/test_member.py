@@ -18,7 +18,7 @@ def test_members_share_the_partitions_and_each_is_told_what_is_new() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         assert {len(a.reading), len(b.reading)} == {2}
-        assert [what for what, _ in (*a.told, *b.told)] == ["assigned", "assigned"]
+        assert [what for what, _ in (*a.reported, *b.reported)] == ["assigned", "assigned"]
         assert a.member.owned == a.reading
 
     with_team(scenario)
@@ -45,13 +45,13 @@ def test_a_cooperative_member_goes_on_with_what_does_not_move_and_an_eager_one_b
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1)
         await team.of(1)
-        assert [what for what, _ in a.told] == ["assigned", "revoked"]
+        assert [what for what, _ in a.reported] == ["assigned", "revoked"]
         assert len(a.heard("revoked")[0]) == 2
 
     async def eagerly(team: Team) -> None:
         (a,) = await team.of(1, assignors=("range",))
         await team.of(1, assignors=("range",))
-        assert [(what, len(moved)) for what, moved in a.told] == [("assigned", 4), ("revoked", 4), ("assigned", 2)]
+        assert [(what, len(moved)) for what, moved in a.reported] == [("assigned", 4), ("revoked", 4), ("assigned", 2)]
 
     with_team(scenario)
     with_team(eagerly)
@@ -101,7 +101,7 @@ def test_a_member_that_was_stopped_has_left_and_a_static_one_comes_back_to_what_
         await team.rest()
         assert back.reading == before
         assert (await team.coordinator.groups.describe("g")).generation == 1
-        assert len(b.told) == 1
+        assert len(b.reported) == 1
 
     with_team(scenario)
     with_team(statically)
@@ -206,10 +206,10 @@ def test_a_subscription_that_changes_while_the_member_joins_is_taken_up_when_it_
 def test_a_reader_that_knows_more_than_who_tells_the_counts_does_not_make_the_group_rebalance_for_ever() -> None:
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1)
-        told = a._team.counts | {"orders": 2}
+        reported = a._team.counts | {"orders": 2}
 
         async def less(topics: object) -> dict[str, int]:
-            return told
+            return reported
 
         a.partition_counts = less  # type: ignore[method-assign]
         a.member.subscription_changed()
@@ -319,7 +319,7 @@ def test_a_coordinator_that_moves_is_followed_without_a_rebalance() -> None:
             await asyncio.sleep(7)
         await team.rest()
         assert (await team.coordinator.groups.describe("g")).generation == 1
-        assert len(a.told) == len(b.told) == 1
+        assert len(a.reported) == len(b.reported) == 1
 
     with_team(scenario)
 
@@ -433,7 +433,7 @@ def test_a_caller_that_takes_no_records_loses_its_share_until_it_does() -> None:
         assert len(a.reading) == 2
         b.member.polls()  # it waits for records
         await asyncio.sleep(6)
-        assert [what for what, _ in a.told] == ["assigned", "lost"]
+        assert [what for what, _ in a.reported] == ["assigned", "lost"]
         assert "leave" in a.doors.asked
         assert len(b.reading) == 4
         await asyncio.sleep(300)
@@ -476,7 +476,7 @@ def test_who_holds_partitions_cooperatively_gives_them_up_before_the_group_goes_
         old.member.stop()
         await asyncio.sleep(0.2)
         await team.rest(15)
-        a.told.clear()
+        a.reported.clear()
         await team.of(1)
         assert all(len(moved) == 1 for moved in a.heard("revoked")), "cooperative again"
 

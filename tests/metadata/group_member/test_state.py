@@ -98,8 +98,8 @@ def test_a_group_that_takes_an_assignor_which_was_not_offered_is_not_joined() ->
 
 def test_an_assignment_says_what_to_give_up_and_what_to_take_each_once_and_nothing_that_was_not_asked_for() -> None:
     place = staying(P0)
-    told = Synced("consumer", "", encode_assignment({"orders": [1, 1, -1], "secrets": [0]}))
-    assert place.synced(told) == Moves(frozenset({P0}), frozenset({P1}), frozenset({("orders", -1), ("secrets", 0)}))
+    reported = Synced("consumer", "", encode_assignment({"orders": [1, 1, -1], "secrets": [0]}))
+    assert place.synced(reported) == Moves(frozenset({P0}), frozenset({P1}), frozenset({("orders", -1), ("secrets", 0)}))
     with pytest.raises(InvalidArgument):
         place.synced(Synced("consumer", "", b"\0"))
 
@@ -224,12 +224,12 @@ def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_th
 
 def test_a_member_whose_subscription_can_not_be_read_is_given_nothing_and_the_others_everything() -> None:
     whole = JoinedMember(MemberId("b"), NO_INSTANCE, encode_subscription(Asked(("orders",), {"orders": [1]}, 4)))
-    told = joined(1)._replace(members=(JoinedMember(MemberId("a"), NO_INSTANCE, b"\0\3torn"), whole))
-    found = subscribers(told)
+    reported = joined(1)._replace(members=(JoinedMember(MemberId("a"), NO_INSTANCE, b"\0\3torn"), whole))
+    found = subscribers(reported)
     assert found.torn == ("a",)
     assert found.topics == {"orders"}
     assert found.readable == (Subscriber(MemberId("b"), frozenset({"orders"}), NO_INSTANCE, frozenset({P1}), 4),)
-    assert {at: decode_assignment(told) for at, told in assignments("range", {"orders": 2}, found.readable).items()} == {
+    assert {at: decode_assignment(reported) for at, reported in assignments("range", {"orders": 2}, found.readable).items()} == {
         "b": {"orders": [0, 1]}
     }
 
@@ -244,9 +244,9 @@ def test_more_partitions_are_news_and_fewer_are_none() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused_and_heartbeats_are_three_in_each_timeout() -> None:
-    with pytest.raises(InvalidArgument, match="rang") as told:
+    with pytest.raises(InvalidArgument, match="rang") as reported:
         MemberSettings(assignors=("rang",))
-    assert told.value.hint == "Did you mean 'range'?"
+    assert reported.value.hint == "Did you mean 'range'?"
     refused: list[dict[str, Any]] = [{"session_timeout_ms": 0}, {"assignors": ()}, {"assignors": ("range", "range")}]
     for changes in refused:
         with pytest.raises(InvalidArgument):

@@ -163,10 +163,10 @@ def test_range_and_round_robin_assign_as_another_client_does(
     name: str, theirs: Any, counts: Mapping[str, int], group: Sequence[Subscriber]
 ) -> None:
     group = [member._replace(instance_id=InstanceId("")) for member in group]
-    told = {member.member_id: ConsumerProtocolMemberMetadata(0, sorted(member.topics), b"") for member in group}
+    reported = {member.member_id: ConsumerProtocolMemberMetadata(0, sorted(member.topics), b"") for member in group}
     expected = {
         member: sorted((topic, number) for topic, numbers in assigned.assignment for number in numbers)
-        for member, assigned in theirs.assign(Cluster(counts), told).items()
+        for member, assigned in theirs.assign(Cluster(counts), reported).items()
     }
     assert {member: sorted(held) for member, held in ASSIGNORS[name](counts, group).items()} == expected
 

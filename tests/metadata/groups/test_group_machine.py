@@ -49,7 +49,7 @@ class Watched(Played):
             self.since_ms.setdefault(waiter, self.now_ms)
 
     def _judge(self, waiter: Waiter) -> None:
-        answer = self.told[waiter]
+        answer = self.reported[waiter]
         if isinstance(answer, Joined):
             assert answer.generation == self.stored[-1].generation, "it was stored before it was told"
             member = self.group.members[answer.member_id]

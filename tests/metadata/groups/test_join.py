@@ -30,7 +30,7 @@ def test_members_that_start_together_are_one_generation() -> None:
     played.pass_ms(400)
     second = played.join(request())
     played.pass_ms(499)
-    assert not played.told, "each that comes holds the barrier for the whole delay"
+    assert not played.reported, "each that comes holds the barrier for the whole delay"
     played.pass_ms(1)
     assert [played.joined(waiter).generation for waiter in (first, second)] == [1, 1]
     assert played.joined(first).leader == "m1"
@@ -46,7 +46,7 @@ def test_members_that_keep_coming_hold_the_first_barrier_no_longer_than_the_long
         played.pass_ms(400)
         played.join(request(rebalance_ms=2_000))
     played.pass_ms(199)
-    assert not played.told
+    assert not played.reported
     played.pass_ms(1)
     assert played.joined(first).generation == 1
     assert len(played.group.members) == 8
@@ -79,7 +79,7 @@ def test_a_new_member_waits_until_all_others_have_joined_again() -> None:
             played.heartbeat(member)
     first = played.join(request("m1"))
     played.pass_ms(20_000)
-    assert new not in played.told
+    assert new not in played.reported
     second = played.join(request("m2"))
     assert [played.joined(waiter).generation for waiter in (new, first, second)] == [2, 2, 2]
     assert played.joined(new).leader == "m1", "who led goes on to lead"
@@ -90,7 +90,7 @@ def test_who_does_not_come_within_the_longest_rebalance_timeout_is_lost() -> Non
     new = played.join(request(rebalance_ms=1_000))
     played.join(request("m2", rebalance_ms=30_000))
     played.pass_ms(29_999)
-    assert new not in played.told
+    assert new not in played.reported
     played.pass_ms(1)
     assert played.joined(new).generation == 2
     assert list(played.group.members) == ["m2", "m3"]
@@ -102,7 +102,7 @@ def test_who_does_not_come_within_the_longest_rebalance_timeout_is_lost() -> Non
 def test_the_barrier_opens_when_the_last_one_that_it_waits_for_leaves() -> None:
     played = stable(request(), request())
     first = played.join(request("m1", protocols=offers("payments")))
-    assert first not in played.told
+    assert first not in played.reported
     played.leave("m2")
     assert played.joined(first).generation == 2
     assert [member.member_id for member in played.joined(first).members] == ["m1"]
@@ -174,9 +174,9 @@ def test_who_was_told_that_it_waits_belongs_to_the_next_generation_though_it_hun
     first = played.join(request("m1"))
     played.hang_up(played.join(request("m2", protocols=offers("orders", owned={"orders": (7,)}))))
     played.pass_ms(REBALANCE_MS)
-    told = played.joined(first)
-    assert [member.member_id for member in told.members] == ["m1", "m2"], "m3 has not joined"
-    claimed = decode_subscription(told.members[1].metadata).owned
+    reported = played.joined(first)
+    assert [member.member_id for member in reported.members] == ["m1", "m2"], "m3 has not joined"
+    claimed = decode_subscription(reported.members[1].metadata).owned
     assert claimed == {"orders": [7]}, "so that the leader gives nobody else what it may still read"
     settle(played)
     assert played.group.members.keys() == {"m1", "m2"}
@@ -246,7 +246,7 @@ def test_an_announced_id_holds_the_barrier_until_its_session_timeout_and_no_long
     played.join(request(id_required=True))
     first = played.join(request("m1"))
     played.pass_ms(SESSION_MS - 1)
-    assert first not in played.told
+    assert first not in played.reported
     played.pass_ms(1)
     assert played.joined(first).generation == 2
     with pytest.raises(UnknownMember):
@@ -391,7 +391,7 @@ def test_a_newcomer_is_not_led_into_a_generation_early_by_a_barrier_that_was_put
     played.pass_ms(REBALANCE_MS + 10_000)
     new = played.join(request())
     played.pass_ms(REBALANCE_MS - 10_001)
-    assert new not in played.told
+    assert new not in played.reported
     played.pass_ms(1)
     assert played.joined(new).generation == 2
 

@@ -123,9 +123,9 @@ def test_a_group_that_is_handed_over_tells_who_is_still_there_and_how_long_each_
     before = replace(played.group, alone_from_ms=played.now_ms + 500)
     at_ms = played.now_ms
     silent_at_ms = {MemberId(f"m{number}"): at_ms + 500 + left_ms for number, left_ms in [(1, 1), (2, 7_000), (3, 1), (5, 1)]}
-    told = encode_handover(before, SessionId(7), stored=played.stored[-1], silent_at_ms=silent_at_ms, now_ms=at_ms)
-    assert told is not None
-    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    reported = encode_handover(before, SessionId(7), stored=played.stored[-1], silent_at_ms=silent_at_ms, now_ms=at_ms)
+    assert reported is not None
+    read = decode_group(kept(reported), now_ms=90_000, proof_ms=3_000)
     assert (read.phase, read.generation, read.leader) == (GroupPhase.PREPARING, 1, "m1")
     assert list(read.members) == ["m1", "m2", "m3"], "the new one does not know its id"
     assert read.silent_in_ms == {"m1": SESSION_MS, "m2": 7_000, "m3": SESSION_MS // 2}, "m1 waits"
@@ -137,9 +137,9 @@ def test_where_nobody_of_the_generation_has_gone_it_is_handed_over_as_it_was_sto
     played = stable(request(), request())
     played.join(request(played.announced(played.join(request(id_required=True)))))
     stored = played.stored[-1]
-    told = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
-    assert told is not None
-    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    reported = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
+    assert reported is not None
+    read = decode_group(kept(reported), now_ms=90_000, proof_ms=3_000)
     assert stored_part(read) == stored_part(stored)
     assert read.silent_in_ms == {"m1": SESSION_MS, "m2": SESSION_MS}
 
@@ -156,9 +156,9 @@ def test_who_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_
     elif also == "who is unnamed hangs up":
         played.join(request("m2", rebalance_ms=1))
         played.hang_up(newcomer)
-    told = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
-    assert told is not None
-    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    reported = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
+    assert reported is not None
+    read = decode_group(kept(reported), now_ms=90_000, proof_ms=3_000)
     left = ["m1"] if also == "who is named leaves" else ["m1", "m2"]
     assert (list(read.members), list(read.silent_in_ms)) == (left, left)
     if also == "who is unnamed hangs up":

@@ -100,7 +100,7 @@ def refusal(asks: Callable[[], object]) -> type[TidelogError] | None:
 def test_members_wait_until_the_leader_brings_the_assignment_and_it_is_stored_before_they_hear_of_it() -> None:
     played = completing()
     second = played.sync("m2")
-    assert second not in played.told
+    assert second not in played.reported
     first = played.sync("m1", assignments={"m1": b"1", "m2": b"2"})
     assert [played.assignment(waiter) for waiter in (first, second)] == [b"1", b"2"]
     assert played.stored[-1] == played.group
@@ -117,7 +117,7 @@ def test_who_asks_later_is_told_what_the_leader_assigned() -> None:
 def test_nobody_but_the_leader_assigns() -> None:
     played = completing()
     waiter = played.sync("m2", assignments={"m1": b"mine", "m2": b"mine"})
-    assert waiter not in played.told
+    assert waiter not in played.reported
     played.sync("m1", assignments={"m2": b"2"})
     assert played.assignment(waiter) == b"2"
 
@@ -228,16 +228,16 @@ def test_a_member_that_waits_at_the_barrier_is_told_so_whatever_generation_it_kn
     played = stable(request(), request())
     waiter = played.join(request("m1"))
     for generation in (1, 0):  # of before: it was not told of the present one when the next rebalance began
-        with pytest.raises(RebalanceInProgress) as told:
+        with pytest.raises(RebalanceInProgress) as reported:
             played.heartbeat("m1", generation)
-        assert told.value.details == {"waits": True}
-    with pytest.raises(RebalanceInProgress) as told:
+        assert reported.value.details == {"waits": True}
+    with pytest.raises(RebalanceInProgress) as reported:
         played.heartbeat("m2")
-    assert not told.value.details, "it shall join"
+    assert not reported.value.details, "it shall join"
     played.hang_up(waiter)
-    with pytest.raises(RebalanceInProgress) as told:
+    with pytest.raises(RebalanceInProgress) as reported:
         played.heartbeat("m1")
-    assert not told.value.details
+    assert not reported.value.details
 
 
 def test_who_waits_for_the_coordinator_is_not_silent() -> None:
@@ -343,7 +343,7 @@ def test_the_next_coordinator_holds_the_barrier_open_anew() -> None:
     played.fail_over()
     waiter = played.join(request("m1"))
     played.pass_ms(REBALANCE_MS - 1)
-    assert waiter not in played.told
+    assert waiter not in played.reported
     played.pass_ms(1)
     assert played.joined(waiter).generation == 2
 

@@ -29,12 +29,12 @@ class Follower:
     def __init__(self, store: FaultyStore) -> None:
         self.store = store
         self.held: dict[str, bytes] = {}
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.watched = RangeWatch(store, PREFIX, replace=self._replace, apply=self._apply)
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
         self.held = {item.key.removeprefix(PREFIX): item.value for item in items}
-        self.told.append(f"all of {len(items)}")
+        self.reported.append(f"all of {len(items)}")
 
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -43,7 +43,7 @@ class Follower:
                 self.held[name] = event.value
             else:
                 del self.held[name]
-        self.told.append(" ".join(f"{event.kind} {event.key.removeprefix(PREFIX)}" for event in events))
+        self.reported.append(" ".join(f"{event.kind} {event.key.removeprefix(PREFIX)}" for event in events))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -82,7 +82,7 @@ def test_what_is_there_is_told_once_and_then_each_transaction_by_itself() -> Non
             revision = await f.write(Put(PREFIX + "c", b"1"), Delete(PREFIX + "a"))
             revision = await f.put("b", b"2")
             assert await f.watched.wait_for(revision, timeout_s=1)
-        assert f.told == ["all of 2", "put c delete a", "put b"]
+        assert f.reported == ["all of 2", "put c delete a", "put b"]
         assert f.held == {"b": b"2", "c": b"1"}
 
     follow(scenario)
@@ -122,7 +122,7 @@ def test_a_hole_in_history_is_met_by_reading_everything_again() -> None:
             f.store.down = None
             assert await f.watched.wait_for(revision, timeout_s=30)
             assert f.held == {"stays": b"2", "comes": b""}
-            assert f.told == ["all of 2", "all of 2"]
+            assert f.reported == ["all of 2", "all of 2"]
             revision = await f.put("last")
             assert await f.watched.wait_for(revision, timeout_s=1), "it goes on from there"
 
@@ -146,7 +146,7 @@ def test_history_that_is_compacted_between_two_pages_is_met_by_beginning_again(m
         monkeypatch.setattr(f.store, "range", compacted_once)
         async with f.running():
             assert await f.watched.wait_for(Revision(6), timeout_s=5)
-        assert f.told == ["all of 5"]
+        assert f.reported == ["all of 5"]
         assert f.held["a"] == b"2"
 
     follow(scenario)

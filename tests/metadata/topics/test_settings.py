@@ -103,8 +103,8 @@ def test_a_value_out_of_bounds_is_refused_with_the_bounds_and_the_default(name: 
         TopicSettings.parse({name: text})
     message = str(refused.value)
     assert len(message) < 300
-    for told in (name, SETTINGS[name].allowed, SETTINGS[name].default):
-        assert told in message
+    for reported in (name, SETTINGS[name].allowed, SETTINGS[name].default):
+        assert reported in message
     assert refused.value.details["setting"] == name
 
 

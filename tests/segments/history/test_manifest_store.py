@@ -181,23 +181,23 @@ def test_racing_writers_on_a_bad_network_make_each_version_once_and_know_which_a
 
     async def scenario() -> None:
         chance, bucket, log = random.Random(seed), MemoryObjectStore(), list[str]()
-        told: dict[int, int] = {1: 0, 2: 0, 3: 0}
+        reported: dict[int, int] = {1: 0, 2: 0, 3: 0}
         drawn = iter(range(10, 10**6))
 
         async def writes(number: int) -> None:
             store = FaultyStore(bucket, chance, STORMY, name=f"writer {number}", log=log)
-            while told[number] < 5:
+            while reported[number] < 5:
                 try:
                     newest = await newest_manifest(store, TOPIC, ORDERS)
                     end = 1 + (newest.compacted_to if newest else 0)
                     manifest = compacted_to(end, before=newest, writer=next(drawn))
                     if await commit_manifest(store, TOPIC, manifest, timeout_s=600):
-                        told[number] += 1
+                        reported[number] += 1
                 except Unavailable:
                     await asyncio.sleep(0.1)
 
         async with asyncio.TaskGroup() as writers:
-            for number in told:
+            for number in reported:
                 writers.create_task(writes(number))
         newest = await newest_manifest(bucket, TOPIC, ORDERS)
         assert newest is not None

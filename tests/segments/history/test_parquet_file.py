@@ -322,8 +322,8 @@ def forged(table: pa.Table, **changed: object) -> WrittenFile:
     footer_start = body.size - 8 - int.from_bytes(view[-8:-4], "little")
     model = write(columns_of(ODD)).file
     (group,) = model.row_groups
-    told = {"start": 4, "end": footer_start, "record_count": table.num_rows} | changed
-    group = msgspec.structs.replace(group, **told)
+    reported = {"start": 4, "end": footer_start, "record_count": table.num_rows} | changed
+    group = msgspec.structs.replace(group, **reported)
     group = msgspec.structs.replace(group, crc32c=crc32c(view[group.start : group.end]))
     file = msgspec.structs.replace(
         model,

@@ -161,9 +161,9 @@ def test_a_lost_answer_is_asked_after(act: object) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("act", "error", "told"), [(REFUSED, Unavailable, []), (SILENCE, OutcomeUnknown, [(ORDERS, 1)])])
+@pytest.mark.parametrize(("act", "error", "reported"), [(REFUSED, Unavailable, []), (SILENCE, OutcomeUnknown, [(ORDERS, 1)])])
 def test_a_manifest_is_told_of_where_it_may_come_to_be_and_not_where_it_surely_does_not(
-    act: Act, error: type[TidelogError], told: list[tuple[TopicPartition, int]]
+    act: Act, error: type[TidelogError], reported: list[tuple[TopicPartition, int]]
 ) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
@@ -173,7 +173,7 @@ def test_a_manifest_is_told_of_where_it_may_come_to_be_and_not_where_it_surely_d
             await with_records(log)
             with pytest.raises(error):
                 await log.manifests.delete_records(ORDERS, 3)
-            assert heard == told
+            assert heard == reported
 
     run(scenario())
 
@@ -182,8 +182,8 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(1))
-        told: list[int] = []
-        async with leading(store, on_deletion=lambda partition, version: told.append(version)) as log:
+        reported: list[int] = []
+        async with leading(store, on_deletion=lambda partition, version: reported.append(version)) as log:
             await with_records(log)
             deleting = asyncio.ensure_future(log.manifests.delete_records(ORDERS, 3))
             await asyncio.sleep(0.5)
@@ -194,7 +194,7 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
             assert manifest is not None
             assert (deleted, manifest.log_start_offset, manifest.version) == (3, 3, 2)
             assert manifest.compacted_to == 4, "what the compactor did stays done"
-            assert told == [2], "the first one is the compactor's to tell of"
+            assert reported == [2], "the first one is the compactor's to tell of"
 
     run(scenario())
 

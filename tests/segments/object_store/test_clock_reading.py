@@ -82,15 +82,15 @@ def test_the_difference_allows_for_the_time_of_the_request_and_for_whole_seconds
 
 
 @pytest.mark.parametrize(
-    ("local_ms", "told"),
+    ("local_ms", "reported"),
     [
         (NOW + DAY_MS, "says 2026-01-02T00:00:00+00:00, and s3://b says 2026-01-01T00:00:00+00:00, 86,400 s earlier"),
         (NOW - DAY_MS, "says 2025-12-31T00:00:00+00:00, and s3://b says 2026-01-01T00:00:00+00:00, 86,400 s later"),
         (1 << 62, "says 4611686018427387904 ms since 1970, and s3://b says 2026-01-01T00:00:00+00:00"),
     ],
 )
-def test_people_are_given_both_times(local_ms: int, told: str) -> None:
-    assert told in doubt_for_people(ClockReading(local_ms, StoreTime(NOW, NOW)), "s3://b")
+def test_people_are_given_both_times(local_ms: int, reported: str) -> None:
+    assert reported in doubt_for_people(ClockReading(local_ms, StoreTime(NOW, NOW)), "s3://b")
 
 
 # ── what answers say ──

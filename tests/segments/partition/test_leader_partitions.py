@@ -69,9 +69,9 @@ def test_whoever_asks_for_a_damaged_partition_gets_a_copy_of_what_is_wrong_with_
     damage = Corrupt("a segment is missing", key="wal/7/3")
     led.mark_damaged(PAYMENTS, damage)
     for _ in range(2):
-        with pytest.raises(Corrupt, match="a segment is missing") as told:
+        with pytest.raises(Corrupt, match="a segment is missing") as reported:
             led.readable(PAYMENTS)
-        assert told.value is not damage
+        assert reported.value is not damage
     assert set(led.damaged) == {PAYMENTS}
     led.remove(PAYMENTS)
     with pytest.raises(NoLeader):

@@ -86,10 +86,10 @@ def test_what_a_one_shot_producer_wrote_is_told_before_and_after_its_commit() ->
     key = ProducerId(ONE_SHOT + 1)
     assert log.written_once(key, now_ms=0) is None
     append(log, sequenced_batch(key, 77, b"a", b"b", producer_epoch=3))
-    told = SequencedBatch(key, 3, 77, 78, Offset(10), Offset(11))
-    assert log.written_once(key, now_ms=0) == told
+    reported = SequencedBatch(key, 3, 77, 78, Offset(10), Offset(11))
+    assert log.written_once(key, now_ms=0) == reported
     log.commit(base_offset=Offset(10), last_offset=Offset(11))
-    assert log.written_once(key, now_ms=0) == told
+    assert log.written_once(key, now_ms=0) == reported
 
 
 def test_an_append_may_insist_on_the_end_of_the_log() -> None:

@@ -113,8 +113,8 @@ def test_who_steps_over_the_damage_reads_every_sound_record_once(shape: list[int
     run = open_by_footer(written.flipped(*bits), written.location, written.entries)
     records, damage = read_through(run, bytes_max=data.draw(st.sampled_from((1, 150, 1 << 20))))
     assert records == [record for record in written.records if record[0] not in lost]
-    told = {range(int(error.details["start"]), int(error.details["end"])) for error in damage}
-    assert sum(map(len, told)) == sum(written.entries[index].size_bytes for index in hit)
+    reported = {range(int(error.details["start"]), int(error.details["end"])) for error in damage}
+    assert sum(map(len, reported)) == sum(written.entries[index].size_bytes for index in hit)
 
 
 def test_damaged_batches_in_a_row_are_told_of_at_once() -> None:

@@ -112,7 +112,7 @@ def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_a
 ) -> None:
     monkeypatch.setattr("segments.read.row_group_loader._cores", lambda: 1)
     begun, may_end = threading.Event(), threading.Event()
-    told: list[str] = []
+    reported: list[str] = []
 
     def work() -> None:
         begun.set()
@@ -122,7 +122,7 @@ def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_a
         ended = asyncio.Event()
 
         def outlived() -> Callable[[], None]:
-            told.append("outlived")
+            reported.append("outlived")
             return ended.set
 
         running, waiting = [asyncio.ensure_future(decoding.run(work, outlived=outlived)) for _ in range(2)]
@@ -130,12 +130,12 @@ def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_a
         for leaving in (running, waiting):
             leaving.cancel()
         await asyncio.wait((running, waiting))
-        assert told == ["outlived"], "the other one has not begun"
+        assert reported == ["outlived"], "the other one has not begun"
         assert not ended.is_set()
         may_end.set()
         await ended.wait()
         assert await decoding.run(lambda: "next", outlived=outlived) == "next"
-        assert told == ["outlived"]
+        assert reported == ["outlived"]
 
     decoding = DecodeThreads()
     asyncio.run(main())

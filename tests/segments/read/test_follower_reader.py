@@ -36,7 +36,7 @@ class Pair:
         self.leader = leader
         self.located: FollowerReader
 
-    async def told(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
+    async def reported(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
         """What the leader answers who would read from the bucket itself."""
         (answer,) = await self.leader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max, locations_bytes_min=1)],
@@ -49,23 +49,23 @@ class Pair:
         assert isinstance(answer, FetchResult), answer
         return answer
 
-    async def read(self, offset: int, told: FetchResult, *, bytes_max: int = EVERYTHING) -> FetchResult | TidelogError:
-        assert told.located is not None
-        assert told.batches == []
-        where = LeaderSnapshot(told.located, told.high_watermark, told.log_start_offset, told.leader_epoch)
+    async def read(self, offset: int, reported: FetchResult, *, bytes_max: int = EVERYTHING) -> FetchResult | TidelogError:
+        assert reported.located is not None
+        assert reported.batches == []
+        where = LeaderSnapshot(reported.located, reported.high_watermark, reported.log_start_offset, reported.leader_epoch)
         (answer,) = await self.located.fetch(
             [LocatedTarget(TOPIC, FetchTarget(ORDERS, offset, bytes_max), where)], bytes_max=bytes_max
         )
         return answer
 
     async def fetched(self, offset: int, *, bytes_max: int = EVERYTHING) -> FetchResult:
-        told = await self.told(offset, bytes_max=bytes_max)
-        if told.located is None:
-            return told
-        answer = await self.read(offset, told, bytes_max=bytes_max)
+        reported = await self.reported(offset, bytes_max=bytes_max)
+        if reported.located is None:
+            return reported
+        answer = await self.read(offset, reported, bytes_max=bytes_max)
         if isinstance(answer, TidelogError):
             raise answer
-        assert answer[3:6] == told[3:6], "bounds and epoch are the leader's"
+        assert answer[3:6] == reported[3:6], "bounds and epoch are the leader's"
         return answer
 
 
@@ -121,10 +121,10 @@ def test_the_leader_reads_nothing_and_the_tail_is_read_from_its_segments_too() -
 
     async def scenario(pair: Pair) -> None:
         partition.store.calls.clear()
-        told = [await pair.told(offset) for offset in (0, 14)]
+        reported = [await pair.reported(offset) for offset in (0, 14)]
         assert partition.store.calls == []
-        assert [answer.next_offset for answer in told] == [24, 24]
-        assert (await pair.told(14, bytes_max=1)).next_offset == 16
+        assert [answer.next_offset for answer in reported] == [24, 24]
+        assert (await pair.reported(14, bytes_max=1)).next_offset == 16
         fetched = await pair.fetched(14)
         assert tuples_in(fetched.batches, from_offset=14) == partition.records[14:]
         assert partition.store.count("get") == 5
@@ -186,11 +186,11 @@ def test_what_was_compacted_and_trimmed_since_the_leader_looked_is_found_in_the_
     partition, behind = TieredPartition(V, compacted=0), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:
-        told = await pair.told(4)
+        reported = await pair.reported(4)
         compacted_on(partition, behind)
         for seq in range(12):
             await partition.store.delete(f"wal/{7:016x}/{seq:016x}")
-        answer = await pair.read(4, told)
+        answer = await pair.read(4, reported)
         assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches, from_offset=4) == partition.records[4:]
 
@@ -201,10 +201,10 @@ def test_it_is_read_at_once_where_the_answer_has_room_for_one_place_alone() -> N
     partition, behind = TieredPartition(V, compacted=0), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:
-        told = await pair.told(4, bytes_max=1)
+        reported = await pair.reported(4, bytes_max=1)
         compacted_on(partition, behind)
         await partition.store.delete(f"wal/{7:016x}/{2:016x}")
-        answer = await pair.read(4, told, bytes_max=1)
+        answer = await pair.read(4, reported, bytes_max=1)
         assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches, from_offset=4)[0] == partition.records[4]
 
@@ -215,12 +215,12 @@ def test_a_manifest_that_the_leader_names_and_that_was_collected_is_replaced_by_
     partition, behind = TieredPartition(V, compacted=6), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:
-        told = await pair.told(0)
+        reported = await pair.reported(0)
         compacted_on(partition, behind)
         await partition.store.delete(manifest_key(TOPIC, ORDERS, 1))
         for key in partition.file_keys:
             await partition.store.delete(key)
-        answer = await pair.read(0, told)
+        answer = await pair.read(0, reported)
         assert isinstance(answer, FetchResult), answer
         assert tuples_in(answer.batches) == partition.records
 
@@ -251,11 +251,11 @@ def test_what_a_newer_manifest_has_deleted_is_out_of_range_and_never_stepped_ove
     partition, behind = TieredPartition(V, compacted=6), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:
-        told = await pair.told(4)
+        reported = await pair.reported(4)
         cut = msgspec.structs.replace(compacted_on(partition, behind), log_start_offset=Offset(10), files=behind.manifest.files)
         plant(partition, cut)
         await partition.store.delete(manifest_key(TOPIC, ORDERS, 1))
-        answer = await pair.read(4, told)
+        answer = await pair.read(4, reported)
         assert isinstance(answer, OutOfRange)
         assert answer.details == {"log_start_offset": 10, "high_watermark": 24}
 
@@ -272,8 +272,8 @@ def test_an_object_that_is_gone_or_damaged_and_lies_nowhere_else_is_an_error_of_
             await partition.store.delete(key)
         else:
             partition.damage(key, 10)
-        told = await pair.told(0)
-        assert isinstance(await pair.read(0, told), Corrupt)
+        reported = await pair.reported(0)
+        assert isinstance(await pair.read(0, reported), Corrupt)
         assert tuples_in((await pair.fetched(14)).batches, from_offset=14) == partition.records[14:]
 
     paired(partition, scenario)
@@ -284,8 +284,8 @@ def test_a_manifest_that_is_nowhere_is_an_error() -> None:
 
     async def scenario(pair: Pair) -> None:
         await partition.store.delete(manifest_key(TOPIC, ORDERS, 1))
-        told = await pair.told(0)
-        answer = await pair.read(0, told)
+        reported = await pair.reported(0)
+        answer = await pair.read(0, reported)
         assert isinstance(answer, Unavailable)
         assert "has no manifest" in answer.message
         plant(partition, partition.manifest)
@@ -298,13 +298,13 @@ def test_who_waits_for_a_manifest_may_hang_up_and_disturbs_no_other() -> None:
     partition = TieredPartition(V, compacted=6)
 
     async def scenario(pair: Pair) -> None:
-        told = await pair.told(0)
+        reported = await pair.reported(0)
         key = manifest_key(TOPIC, ORDERS, 1)
         partition.store.script("get", key, slow(1.0))
         async with asyncio.TaskGroup() as readers:
-            first = readers.create_task(pair.read(0, told))
+            first = readers.create_task(pair.read(0, reported))
             await asyncio.sleep(0.1)
-            second = readers.create_task(pair.read(0, told))
+            second = readers.create_task(pair.read(0, reported))
             await asyncio.sleep(0.1)
             first.cancel()
         answer = second.result()

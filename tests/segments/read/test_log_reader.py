@@ -378,12 +378,12 @@ def test_a_record_below_the_log_start_is_not_found() -> None:
 @pytest.mark.parametrize(("offset", "first", "last", "seq", "hot"), [(0, 0, 1, 0, False), (2, 2, 2, 0, False), (5, 3, 5, 1, True)])
 def test_an_offset_is_explained_by_the_bytes_that_hold_it(offset: int, first: int, last: int, seq: int, hot: bool) -> None:
     partition = Partition([A, B], [C, D], hot_batches=2)
-    told = partition.explain(offset)
-    assert (told.object_key, told.base_offset, told.last_offset) == (key_of(seq), first, last)
-    assert (told.session, told.segment_seq, told.leader_epoch, told.in_tail_cache) == (SESSION, seq, EPOCH, hot)
-    stored = partition.store.content(told.object_key)[told.range_start : told.range_end]
+    reported = partition.explain(offset)
+    assert (reported.object_key, reported.base_offset, reported.last_offset) == (key_of(seq), first, last)
+    assert (reported.session, reported.segment_seq, reported.leader_epoch, reported.in_tail_cache) == (SESSION, seq, EPOCH, hot)
+    stored = partition.store.content(reported.object_key)[reported.range_start : reported.range_end]
     assert records_in([stored]) == partition.records[first : last + 1]
-    assert parse_header(stored).crc == told.crc32c
+    assert parse_header(stored).crc == reported.crc32c
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 4, 9])

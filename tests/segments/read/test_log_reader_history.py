@@ -378,19 +378,19 @@ def test_only_the_row_group_that_holds_the_time_is_read() -> None:
 
 def test_an_offset_in_parquet_is_explained_by_its_file_and_row_group() -> None:
     partition = TieredPartition(V, compacted=10, hot=1, file_batches=5, epoch_batches=3)
-    told = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 13))
+    reported = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 13))
     file = partition.manifest.files[1]
     (number,) = [at for at, group in enumerate(file.row_groups) if group.base_offset <= 13 <= group.last_offset]
     group = file.row_groups[number]
-    assert (told.tier, told.object_key, told.row_group, told.file_checksum) == (
+    assert (reported.tier, reported.object_key, reported.row_group, reported.file_checksum) == (
         "parquet",
         partition.file_keys[1],
         number,
         file.checksum,
     )
-    assert (told.range_start, told.range_end, told.crc32c) == (group.start, group.end, group.crc32c)
-    assert (told.base_offset, told.last_offset) == (group.base_offset, group.last_offset)
-    assert (told.leader_epoch, told.session, told.in_tail_cache) == (EPOCH + 2, None, False)
+    assert (reported.range_start, reported.range_end, reported.crc32c) == (group.start, group.end, group.crc32c)
+    assert (reported.base_offset, reported.last_offset) == (group.base_offset, group.last_offset)
+    assert (reported.leader_epoch, reported.session, reported.in_tail_cache) == (EPOCH + 2, None, False)
     of_segment = partition.with_reader(lambda _: partition.lookup.explain(partition.led, 21))
     assert (of_segment.tier, of_segment.row_group, of_segment.in_tail_cache) == ("segment", None, False)
 

@@ -29,7 +29,7 @@ def parts_at(offset: int, runs: RunIndex, known: HistoryIndex | None, *, bytes_m
     return plan_fetch(offset, high_watermark=end, hot_start_offset=None, runs=runs, history=known, bytes_max=bytes_max)
 
 
-def told(where: RecordLocations, *, high_watermark: int, log_start_offset: int = 0) -> LeaderSnapshot:
+def reported(where: RecordLocations, *, high_watermark: int, log_start_offset: int = 0) -> LeaderSnapshot:
     return LeaderSnapshot(where, Offset(high_watermark), Offset(log_start_offset), LeaderEpoch(5))
 
 
@@ -65,7 +65,7 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
     places = where(parts, known) if any(isinstance(part, FromWal | FromParquet) for part in parts) else None
     if places is None:
         return
-    there = partition_of_snapshot(ORDERS, told(places, high_watermark=60), known if places.manifest_version else None)
+    there = partition_of_snapshot(ORDERS, reported(places, high_watermark=60), known if places.manifest_version else None)
     assert there.log.high_watermark <= 60
     planned = plan_fetch(
         offset,
@@ -81,10 +81,10 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
 def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark() -> None:
     runs = index_of(5, 5, start_offset=COMPACTED_TO)
     first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).location
-    there = partition_of_snapshot(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), None)
+    there = partition_of_snapshot(ORDERS, reported(RecordLocations(0, (first,)), high_watermark=50), None)
     assert there.log.bounds[:2] == (0, 45)
     newer = msgspec.structs.replace(history(compacted_to=55).manifest, version=2)
-    there = partition_of_snapshot(ORDERS, told(RecordLocations(0, (first,)), high_watermark=50), HistoryIndex(newer, "orders"))
+    there = partition_of_snapshot(ORDERS, reported(RecordLocations(0, (first,)), high_watermark=50), HistoryIndex(newer, "orders"))
     assert there.log.high_watermark == 50, "a manifest may tell of more than the leader knows to be committed"
     assert len(there.runs) == 0
 
@@ -93,7 +93,7 @@ def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None
     def starts(*, of_leader: int, of_manifest: int, high_watermark: int = 60) -> LeaderPartition:
         manifest = msgspec.structs.replace(history().manifest, log_start_offset=Offset(of_manifest))
         places = RecordLocations(1, tuple(index_of(20, start_offset=COMPACTED_TO).from_timestamp(-1)))
-        asked = told(places, high_watermark=high_watermark, log_start_offset=of_leader)
+        asked = reported(places, high_watermark=high_watermark, log_start_offset=of_leader)
         return partition_of_snapshot(ORDERS, asked, HistoryIndex(manifest, "orders"))
 
     assert starts(of_leader=12, of_manifest=5).log.log_start_offset == 12
@@ -107,4 +107,4 @@ def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None
 def test_runs_that_do_not_follow_each_other_are_no_answer() -> None:
     first, _, third = index_of(5, 5, 5).from_timestamp(-1)
     with pytest.raises(Corrupt, match="goes on at offset 10, but 5 comes next"):
-        partition_of_snapshot(ORDERS, told(RecordLocations(0, (first, third)), high_watermark=15), None)
+        partition_of_snapshot(ORDERS, reported(RecordLocations(0, (first, third)), high_watermark=15), None)

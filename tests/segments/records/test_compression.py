@@ -95,8 +95,8 @@ def test_every_form_that_clients_write_is_read_to_its_end(codec: Codec, section:
 def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
     section = bytes(cramjam.zstd.compress(TEXT))
     assert section[4] >> 5 == 0b101  # 4 bytes of content size, behind 1 byte of descriptor: a single segment has no window
-    for told in (1, len(TEXT) - 1, len(TEXT) + 1, 1 << 20, (1 << 32) - 1):
-        lying = section[:5] + told.to_bytes(4, "little") + section[9:]
+    for reported in (1, len(TEXT) - 1, len(TEXT) + 1, 1 << 20, (1 << 32) - 1):
+        lying = section[:5] + reported.to_bytes(4, "little") + section[9:]
         with pytest.raises((InvalidRecord, TooLarge)):
             read(Codec.ZSTD, lying)
 
@@ -216,13 +216,13 @@ def test_no_codec_bounds_nothing_and_copies_nothing() -> None:
 @pytest.mark.parametrize("codec", list(Codec))
 @given(
     texts=st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([1, 40, 9000])), max_size=8),
-    told=st.sampled_from([0, 100, 10**6]),
+    reported=st.sampled_from([0, 100, 10**6]),
 )
 def test_sections_stay_as_they_were_read_whatever_is_read_after_them(
-    codec: Codec, texts: list[tuple[bytes, int]], told: int
+    codec: Codec, texts: list[tuple[bytes, int]], reported: int
 ) -> None:
     wholes = [text * times for text, times in texts]
-    decompressor = Decompressor(sections_bytes=told, bytes_max=1 << 20)
+    decompressor = Decompressor(sections_bytes=reported, bytes_max=1 << 20)
     read = [decompressor.decompress(codec, compress(codec, whole)) for whole in wholes]
     assert [bytes(section) for section in read] == wholes
 

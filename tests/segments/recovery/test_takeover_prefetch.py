@@ -167,8 +167,8 @@ def test_a_bucket_that_is_away_leaves_nothing_half_read() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("act", "told"), [(SILENCE, "not read ahead: it took too long"), (REFUSED, "not read ahead: .")])
-def test_why_nothing_was_read_ahead_is_told(act: Act, told: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("act", "reported"), [(SILENCE, "not read ahead: it took too long"), (REFUSED, "not read ahead: .")])
+def test_why_nothing_was_read_ahead_is_told(act: Act, reported: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         await write(store, 5, 0, 0, epoch=0)
@@ -179,7 +179,7 @@ def test_why_nothing_was_read_ahead_is_told(act: Act, told: str, caplog: pytest.
 
     with caplog.at_level("INFO"):
         virtual_loop.run(scenario())
-    assert re.search(told, caplog.text)
+    assert re.search(reported, caplog.text)
 
 
 def test_a_session_that_fails_or_hangs_holds_none_of_the_others_back() -> None:

@@ -96,21 +96,21 @@ def unnamed(log: MadeLog) -> list[str]:
 
 
 def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def noted(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
-        told.append("tasks run")
+        reported.append("tasks run")
         return in_this_process(tasks)
 
-    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=told.append)
-    assert [line.partition(" MB")[2] for line in told[:1]] == [" of batches wait in segments"]
-    assert told[1].startswith("making Parquet of 0.0 MB, in 2 tasks")
-    assert told[2] == "tasks run"
-    assert told[-1].startswith("partitions that have gone on: ")
-    assert told[-1].endswith("; 0.0 MB wait still")
-    told.clear()
-    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=told.append)
-    assert told == ["0.0 MB of batches wait in segments"]
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=reported.append)
+    assert [line.partition(" MB")[2] for line in reported[:1]] == [" of batches wait in segments"]
+    assert reported[1].startswith("making Parquet of 0.0 MB, in 2 tasks")
+    assert reported[2] == "tasks run"
+    assert reported[-1].startswith("partitions that have gone on: ")
+    assert reported[-1].endswith("; 0.0 MB wait still")
+    reported.clear()
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, report=reported.append)
+    assert reported == ["0.0 MB of batches wait in segments"]
 
 
 def test_all_that_waits_is_history_then_and_a_second_run_finds_nothing(log: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,17 +25,17 @@ def test_a_topic_that_is_not_there_and_a_bucket_that_is_none_are_told_at_once(
 def test_what_it_found_and_that_spark_starts_is_told_before_it_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def start(*arguments: object, **options: object) -> None:
-        told.append(capsys.readouterr().err)
+        reported.append(capsys.readouterr().err)
         raise Unavailable("Spark does not start here")
 
     monkeypatch.setattr("spark.runtime.session.check_spark", lambda: None)
     monkeypatch.setattr("spark.runtime.session.spark_session", start)
     log = MadeLog(tmp_path / "bucket", partitions=3)
     assert run(["backfill", "--bucket", log.url]) == FAILED
-    assert told == [f"{log.url}: topics 1, partitions 3; starting Spark\n"]
+    assert reported == [f"{log.url}: topics 1, partitions 3; starting Spark\n"]
 
 
 def test_the_help_names_it_among_what_spark_does(capsys: pytest.CaptureFixture[str]) -> None:

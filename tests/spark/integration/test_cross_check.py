@@ -94,8 +94,8 @@ def summary_of(records: Sequence[Record]) -> dict[int, Summary]:
 
 def checksum(record: Record) -> int:
     headers = ",".join(f"{name}={shown(value)}" for name, value in record.headers)
-    told = "|".join((str(record.offset), str(record.timestamp_ms), shown(record.key), shown(record.value), headers))
-    return zlib.crc32(told.encode())
+    reported = "|".join((str(record.offset), str(record.timestamp_ms), shown(record.key), shown(record.value), headers))
+    return zlib.crc32(reported.encode())
 
 
 def shown(data: bytes | None) -> str:
@@ -105,7 +105,7 @@ def shown(data: bytes | None) -> str:
 def summary_by_spark(frame: DataFrame) -> dict[int, Summary]:
     """The same, reckoned by Spark. The order is that of the tasks, and of the rows in them."""
     headers = "array_join(transform(headers, h -> concat(h.key, '=', coalesce(hex(h.value), 'null'))), ',')"
-    told = F.concat_ws(
+    reported = F.concat_ws(
         "|",
         F.col("offset").cast("string"),
         F.unix_millis("timestamp").cast("string"),
@@ -114,7 +114,7 @@ def summary_by_spark(frame: DataFrame) -> dict[int, Summary]:
         F.coalesce(F.expr(headers), F.lit("")),
     )
     in_order = Window.partitionBy("partition").orderBy("at")
-    rows = frame.select("partition", "offset", F.crc32(told).alias("checksum"), F.monotonically_increasing_id().alias("at"))
+    rows = frame.select("partition", "offset", F.crc32(reported).alias("checksum"), F.monotonically_increasing_id().alias("at"))
     late = F.count_if(F.col("offset") <= F.col("before"))
     summed = (
         rows.withColumn("before", F.lag("offset").over(in_order))

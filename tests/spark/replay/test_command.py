@@ -31,7 +31,7 @@ def typed(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ((), "No target is given"),
         (("--into-topic", "a", "--into-parquet", "/b"), "Two targets are given"),
@@ -42,8 +42,8 @@ def typed(*arguments: str) -> tuple[int, str]:
         (("--into-parquet", "/b", "--staging", "file:///c"), "are of --into-topic"),
     ],
 )
-def test_what_contradicts_itself_is_refused_before_spark_starts(arguments: tuple[str, ...], told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told) as refused:
+def test_what_contradicts_itself_is_refused_before_spark_starts(arguments: tuple[str, ...], reported: str) -> None:
+    with pytest.raises(InvalidArgument, match=reported) as refused:
         typed(*arguments)
     assert refused.value.hint
 
@@ -164,7 +164,7 @@ class StartedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "told"),
+    ("arguments", "kind", "reported"),
     [
         (("--from", "yesterday"), InvalidArgument, "yesterday"),
         (("--to", "earliest"), InvalidArgument, "--to earliest is no place where a replay can end"),
@@ -178,10 +178,10 @@ class StartedError(Exception):
 )
 @pytest.mark.usefixtures("no_spark")
 def test_topics_and_places_that_are_none_are_told_before_spark_starts(
-    tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], told: str
+    tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], reported: str
 ) -> None:
     log = MadeLog(tmp_path / "bucket")
-    with pytest.raises(kind, match=told):
+    with pytest.raises(kind, match=reported):
         typed("--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *arguments)
     assert not (tmp_path / "rows").exists()
 

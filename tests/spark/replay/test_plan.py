@@ -84,7 +84,7 @@ def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str,
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "told"),
+    ("changes", "error", "reported"),
     [
         ({"topics": ("nowhere",)}, UnknownTopic, "there is no topic nowhere"),
         ({"start": "tomorrow"}, InvalidArgument, "'tomorrow' is no place"),
@@ -110,8 +110,8 @@ def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str,
         ({"end": "31"}, OutOfRange, "--to: 31 for orders/1 lies behind the last record"),
     ],
 )
-def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], error: type[TidelogError], told: str) -> None:
-    with pytest.raises(error, match=told) as refused:
+def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], error: type[TidelogError], reported: str) -> None:
+    with pytest.raises(error, match=reported) as refused:
         planned(bucket, **changes)
     assert refused.value.hint
 
@@ -206,22 +206,22 @@ class Query:
 
 
 def test_a_worker_that_spark_has_not_waited_for_is_started_again(bucket: Bucket) -> None:
-    query, told = Query([f"[STREAM_FAILED] terminated with exception: {SLOW_WORKER}."] * 2), list[ReplayProgress]()
-    run_query(lambda: query, planned(bucket), told.append)  # type: ignore[arg-type,return-value]  # as much of a query as is needed
-    assert told == [ReplayProgress(60, 7)]
+    query, reported = Query([f"[STREAM_FAILED] terminated with exception: {SLOW_WORKER}."] * 2), list[ReplayProgress]()
+    run_query(lambda: query, planned(bucket), reported.append)  # type: ignore[arg-type,return-value]  # as much of a query as is needed
+    assert reported == [ReplayProgress(60, 7)]
     assert query.stopped == 3
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reported"),
     [
         ("[STREAM_FAILED] Query [id = 7] terminated with exception: no disk\n\tat java", "the replay was broken off: no disk$"),
         ("x\npyspark.errors.exceptions.base.PySparkException: offsets 3 to 4 were deleted. Go on.\n", "off: offsets 3 to 4 were"),
         (SLOW_WORKER, SLOW_WORKER),
     ],
 )
-def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, failure: str, told: str) -> None:
-    with pytest.raises(Unavailable, match=told) as failed:
+def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, failure: str, reported: str) -> None:
+    with pytest.raises(Unavailable, match=reported) as failed:
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert "Run the same command line again" in failed.value.hint
 
@@ -272,6 +272,8 @@ def test_records_that_a_topic_would_not_take_for_their_dates_are_refused_before_
     if refused is None:
         check()
         return
-    with pytest.raises(InvalidTimestamp, match=f"offset {refused} of orders/0 is dated too far ahead.*Nothing was written") as told:
+    with pytest.raises(
+        InvalidTimestamp, match=f"offset {refused} of orders/0 is dated too far ahead.*Nothing was written"
+    ) as reported:
         check()
-    assert "tidelog topic alter kept --set message.timestamp.after.max.ms=" in told.value.hint
+    assert "tidelog topic alter kept --set message.timestamp.after.max.ms=" in reported.value.hint

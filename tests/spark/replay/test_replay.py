@@ -115,12 +115,12 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
         )
     source = ReplayRequest(("source",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "kept")
 
-    def run(wanted: ReplayRequest, told: Callable[[ReplayProgress], None] = lambda progress: None) -> Verdict:
+    def run(wanted: ReplayRequest, reported: Callable[[ReplayProgress], None] = lambda progress: None) -> Verdict:
         running = Running(str(tmp_path / f"{wanted.topics[0]}-{wanted.into}"), brokers=broker.http_url, batch_offsets=120)
-        return replay(spark, wanted, running, partitions=target_partitions(wanted, running), report=told)
+        return replay(spark, wanted, running, partitions=target_partitions(wanted, running), report=reported)
 
     with pytest.raises(StopReplayError):
-        run(source, told=stop)
+        run(source, reported=stop)
     assert run(source) == Verdict(300, 300)
     into_three = ReplayRequest(
         ("source",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "spread", "partition = 1", PartitionChoice.AUTO

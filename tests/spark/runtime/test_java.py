@@ -26,8 +26,8 @@ def java_in(directory: Path, script: str = "") -> Path:
     return java
 
 
-def answers(told: str) -> Callable[[Path], str]:
-    return lambda _executable: told
+def answers(reported: str) -> Callable[[Path], str]:
+    return lambda _executable: reported
 
 
 def nothing_packaged() -> None:
@@ -35,7 +35,7 @@ def nothing_packaged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "major"),
+    ("reported", "major"),
     [
         (OPENJDK_17, 17),
         ('java version "1.8.0_392"', 8),
@@ -45,8 +45,8 @@ def nothing_packaged() -> None:
         ("", None),
     ],
 )
-def test_the_major_version_is_read_from_what_java_tells(told: str, major: int | None) -> None:
-    assert parse_version(told) == major
+def test_the_major_version_is_read_from_what_java_tells(reported: str, major: int | None) -> None:
+    assert parse_version(reported) == major
 
 
 def test_java_home_goes_before_the_path_as_with_sparks_scripts(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_a_java_that_is_too_old_is_told_by_its_version(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "told"), [("echo Unable to locate a Java Runtime; exit 1", "Unable to locate"), ("exit 1", "nothing")]
+    ("script", "reported"), [("echo Unable to locate a Java Runtime; exit 1", "Unable to locate"), ("exit 1", "nothing")]
 )
-def test_a_java_that_tells_no_version_is_no_java(tmp_path: Path, script: str, told: str) -> None:
+def test_a_java_that_tells_no_version_is_no_java(tmp_path: Path, script: str, reported: str) -> None:
     java_in(tmp_path, script)
-    with pytest.raises(JavaMissing, match=f"prints no version, but: {told}"):
+    with pytest.raises(JavaMissing, match=f"prints no version, but: {reported}"):
         find_java({"PATH": str(tmp_path / "bin")}, packaged=nothing_packaged)
 
 

@@ -72,8 +72,10 @@ def test_a_driver_that_is_killed_at_any_step_and_run_again_with_other_tasks_writ
 
 
 def test_the_steps_of_a_commit_are_those_that_are_drawn() -> None:
-    told = [step.split(" ")[0] + " " + step.rsplit("/", 1)[-1].split("-")[0] for step in STEPS if not step.startswith("produce")]
-    assert told == [
+    reported = [
+        step.split(" ")[0] + " " + step.rsplit("/", 1)[-1].split("-")[0] for step in STEPS if not step.startswith("produce")
+    ]
+    assert reported == [
         "get done", "create chosen", "list ", "get rows", "get rows", "create done", "list ", "delete rows", "delete rows",
     ]  # fmt: skip
 

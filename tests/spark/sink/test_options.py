@@ -30,7 +30,7 @@ def test_options_are_read_without_regard_to_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told", "hint"),
+    ("given", "reported", "hint"),
     [
         ({"bucket": "s3://lake/log"}, "option brokers is missing", "http://HOST:8080"),
         ({"brokers": "http://b:8080"}, "option bucket is missing: rows are staged", "s3://BUCKET/PREFIX"),
@@ -42,10 +42,10 @@ def test_options_are_read_without_regard_to_case() -> None:
         ({**WHERE, "kafka.bootstrap.servers": "b:9092"}, "an option of Kafka's brokers", "by `brokers`"),
     ],
 )
-def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[str, str], told: str, hint: str) -> None:
+def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[str, str], reported: str, hint: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_sink_options(given)
-    assert told in refused.value.message
+    assert reported in refused.value.message
     assert hint in refused.value.hint
 
 
@@ -55,7 +55,7 @@ def test_columns_are_those_of_the_kafka_sink_and_a_timestamp() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "reported"),
     [
         ([("key", "string")], "no column value"),
         ([("value", "bigint")], "column value is bigint; it must be binary or string"),
@@ -67,10 +67,10 @@ def test_columns_are_those_of_the_kafka_sink_and_a_timestamp() -> None:
         ([("value", "string"), ("VALUE", "string")], "'value' and 'VALUE' are the same"),
     ],
 )
-def test_columns_that_no_record_has_or_of_another_type_are_refused(columns: list[tuple[str, str]], told: str) -> None:
+def test_columns_that_no_record_has_or_of_another_type_are_refused(columns: list[tuple[str, str]], reported: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         check_columns(columns, topic_is_given=True)
-    assert told in refused.value.message
+    assert reported in refused.value.message
     assert refused.value.hint
 
 

@@ -124,7 +124,7 @@ def test_batches_fit_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "error", "told"),
+    ("columns", "error", "reported"),
     [
         ({"topic": ["orders", None]}, UnknownTopic, "column topic is null in 1 of 2 rows, in row 1 first"),
         ({"partition": [0, 3]}, UnknownPartition, "partition 3 of orders, which has 0 to 2"),
@@ -136,11 +136,11 @@ def test_batches_fit_the_topic() -> None:
         ({"headers": pa.array([[{"key": None, "value": b""}], []], HEADERS)}, InvalidArgument, "a header is null, or its key is"),
     ],
 )
-def test_rows_that_can_not_be_records_are_refused(columns: dict[str, object], error: type[Exception], told: str) -> None:
+def test_rows_that_can_not_be_records_are_refused(columns: dict[str, object], error: type[Exception], reported: str) -> None:
     whole = {"value": [b"v", b"w"], "key": ["k", "l"]} | columns
     topic = None if "topic" in columns else "orders"
     arrays = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in whole.items()}
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         encoded(batch_of(**arrays), topic=topic)
 
 
@@ -167,13 +167,13 @@ def test_rows_within_the_hour_or_without_a_date_are_taken() -> None:
 
 def test_rows_too_far_ahead_are_refused_and_the_error_says_what_to_do() -> None:
     far_ms = NOW_MS + HOUR_MS + 1
-    with pytest.raises(InvalidTimestamp) as told:
+    with pytest.raises(InvalidTimestamp) as reported:
         check(dated(NOW_MS, far_ms, None, far_ms + 7), IN_AN_HOUR)
-    assert told.value.message == (
+    assert reported.value.message == (
         f"the column timestamp has 2 rows too far ahead: the first, for orders, is dated {far_ms} ms, 3600001 ms ahead of the "
         "clock here; orders takes at most 3600000 ms. Nothing of this batch of rows was written"
     )
-    assert f"tidelog topic alter orders --set message.timestamp.after.max.ms={INT64_MAX}" in told.value.hint
+    assert f"tidelog topic alter orders --set message.timestamp.after.max.ms={INT64_MAX}" in reported.value.hint
 
 
 def test_a_topic_with_any_date_or_times_of_its_brokers_takes_rows_of_any_year() -> None:

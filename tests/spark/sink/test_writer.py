@@ -178,8 +178,8 @@ def test_a_task_that_fails_and_is_run_again_by_spark_doubles_nothing(cluster: Cl
 
 def test_what_is_wrong_is_told_by_spark_with_its_remedy_before_a_task_starts(spark: SparkSession, cluster: Cluster) -> None:
     frame = spark.range(1).selectExpr("cast(id as string) value")
-    told = "there is no topic nowhere. Nothing was written. Create it first: tidelog topic create nowhere"
-    with pytest.raises(AnalysisException, match=told):
+    reported = "there is no topic nowhere. Nothing was written. Create it first: tidelog topic create nowhere"
+    with pytest.raises(AnalysisException, match=reported):
         write(frame, cluster, topic="nowhere")
 
 
@@ -189,7 +189,7 @@ ROWS = StructType([StructField("key", StringType()), StructField("value", String
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"topic": "nowhere"}, "there is no topic nowhere. Nothing was written. Create it first: tidelog topic create nowhere"),
         ({"topic": "kept", "brokers": "http://127.0.0.1:1"}, "http://127.0.0.1:1: can't connect.* Check the address"),
@@ -198,12 +198,12 @@ ROWS = StructType([StructField("key", StringType()), StructField("value", String
     ],
 )
 def test_what_is_asked_for_and_not_there_is_refused_on_the_driver(
-    cluster: Cluster, options: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, options: dict[str, str], reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_brokers, "OPEN_PATIENCE_S", 0.0)
-    with pytest.raises(PySparkException, match=told):
+    with pytest.raises(PySparkException, match=reported):
         TidelogDataSource({**cluster.where, **options}).writer(ROWS, overwrite=False)
-    with pytest.raises(PySparkException, match=told):
+    with pytest.raises(PySparkException, match=reported):
         pickle.dumps(TidelogDataSource({**cluster.where, **options}).streamWriter(ROWS, overwrite=False))
 
 

@@ -231,7 +231,7 @@ def test_a_segment_that_is_gone_fails_the_query_and_names_it(bucket: Bucket) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "reported"),
     [
         ({"subscribe": "nowhere"}, UnknownTopic, "there is no topic nowhere"),
         ({"subscribePattern": "no.*"}, UnknownTopic, "matches 'no.*'"),
@@ -243,9 +243,9 @@ def test_a_segment_that_is_gone_fails_the_query_and_names_it(bucket: Bucket) -> 
     ],
 )
 def test_what_is_not_there_is_refused_when_the_query_is_planned(
-    bucket: Bucket, options: dict[str, str], error: type[TidelogError], told: str
+    bucket: Bucket, options: dict[str, str], error: type[TidelogError], reported: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reported):
         tasks(bucket, **options)
 
 

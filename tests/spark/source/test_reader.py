@@ -60,7 +60,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, buck
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"subscribe": "nowhere"}, "there is no topic nowhere on .*tidelog bucket usage"),
         ({"startingOffsets": '{"orders":{"0":251}}'}, "it ends at 250. Give an offset from 0 to 250"),
@@ -68,7 +68,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, buck
     ],
 )
 def test_what_is_wrong_is_told_with_its_remedy_before_a_task_starts(
-    spark: SparkSession, bucket: Bucket, options: dict[str, str], told: str
+    spark: SparkSession, bucket: Bucket, options: dict[str, str], reported: str
 ) -> None:
-    with pytest.raises(AnalysisException, match=told):
+    with pytest.raises(AnalysisException, match=reported):
         spark.read.format("tidelog").options(**{"bucket": bucket.url, "subscribe": "orders", **options}).load().count()

@@ -250,11 +250,11 @@ def test_retention_that_overtakes_a_query_fails_it_and_tells_what_is_lost(bucket
     query = Query(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="30")
     query.batch()
     bucket.delete_records(45)
-    told = "offsets 30 to 44 of orders/0 were deleted.*Set failOnDataLoss to false to go on at 45"
-    with pytest.raises(PySparkException, match=told):
+    reported = "offsets 30 to 44 of orders/0 were deleted.*Set failOnDataLoss to false to go on at 45"
+    with pytest.raises(PySparkException, match=reported):
         query.plan()
     query.restart()
-    with pytest.raises(PySparkException, match=told):
+    with pytest.raises(PySparkException, match=reported):
         query.plan()
 
 
@@ -364,7 +364,7 @@ def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"minOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger: '5' is not built.*processingTime"),
         ({"topicIds": "[]"}, "option topicIds"),
@@ -372,6 +372,6 @@ def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_
         ({"maxOffsetPerTrigger": "5"}, "Did you mean maxOffsetsPerTrigger"),
     ],
 )
-def test_options_of_a_stream_are_checked_before_it_starts(bucket: Bucket, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(PySparkException, match=told):
+def test_options_of_a_stream_are_checked_before_it_starts(bucket: Bucket, options: dict[str, Any], reported: str) -> None:
+    with pytest.raises(PySparkException, match=reported):
         Query(bucket, **options)

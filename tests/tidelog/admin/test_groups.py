@@ -32,7 +32,7 @@ from tidelog.admin.groups import Groups
 pytestmark = pytest.mark.slow
 
 
-def told(ask: Callable[[Groups], Coroutine[Any, Any, Any]], *answers: Any) -> tuple[Any, list[Any]]:
+def reported(ask: Callable[[Groups], Coroutine[Any, Any, Any]], *answers: Any) -> tuple[Any, list[Any]]:
     """What a client makes of these answers, one for each call; and what it had asked."""
 
     async def test() -> Any:
@@ -67,7 +67,7 @@ def test_a_list_is_read_to_its_last_page() -> None:
         wire.ListGroupsResponse(next_page_token="and-more"),
         wire.ListGroupsResponse(groups=[listed("b", "Empty")]),
     )
-    found, asked = told(lambda groups: groups.list(states=["Stable", "Empty"]), *pages)
+    found, asked = reported(lambda groups: groups.list(states=["Stable", "Empty"]), *pages)
     assert found[0] == ListedGroup(group="a", state="Stable", protocol_type="consumer", members=2, coordinator="b1")
     assert [group.group for group in found] == ["a", "b"]
     assert [request.page_token for request in asked] == ["", "more", "and-more"]
@@ -90,8 +90,8 @@ def test_a_description_decodes_assignments_in_kafkas_form_and_leaves_others_alon
     ]
     answer = wire.GroupDescription(group="g", state="Stable", generation=3, protocol_type="consumer", members=members)
     connector = wire.GroupDescription(group="c", protocol_type="connect", members=members)
-    (one, other), _ = told(members_of, answer)
-    assert [member.assignment for member in told(members_of, connector)[0]] == [{}, {}]
+    (one, other), _ = reported(members_of, answer)
+    assert [member.assignment for member in reported(members_of, connector)[0]] == [{}, {}]
     assert one.assignment == {"a": [1], "orders": [0, 4]}
     assert other == MemberInfo(
         member_id="w-2",
@@ -153,7 +153,7 @@ def expected(**changes: Any) -> PartitionLag:
     ids=["nothing committed", "committed at 0", "no leader", "age unknown"],
 )
 def test_what_is_not_known_of_a_lag_is_none_and_never_zero(row: wire.PartitionLag, read: PartitionLag) -> None:
-    group, _ = told(lambda groups: groups.describe("g"), wire.GroupDescription(lags=[row]))
+    group, _ = reported(lambda groups: groups.describe("g"), wire.GroupDescription(lags=[row]))
     assert group.lags == (read,)
 
 
@@ -166,7 +166,7 @@ def test_offsets_leave_out_what_was_not_committed_and_come_in_order() -> None:
         wire.FetchedOffset(topic="a", partition=1, offset=0, leader_epoch=-1),
         wire.FetchedOffset(topic="a", partition=0, leader_epoch=-1),
     ]
-    found, [asked] = told(lambda groups: groups.offsets("g", {"a": [1, 0], "b": None}), wire.OffsetFetchResponse(offsets=rows))
+    found, [asked] = reported(lambda groups: groups.offsets("g", {"a": [1, 0], "b": None}), wire.OffsetFetchResponse(offsets=rows))
     assert [(offset.topic, offset.partition, offset.offset) for offset in found] == [("a", 1, 0), ("b", 0, 5)]
     assert found[1] == CommittedOffset(
         topic="b", topic_id="id", partition=0, offset=5, leader_epoch=2, metadata="m", committed_at_ms=9
@@ -176,7 +176,7 @@ def test_offsets_leave_out_what_was_not_committed_and_come_in_order() -> None:
 
 def test_a_partition_that_is_not_there_is_raised() -> None:
     row = wire.FetchedOffset(topic="a", partition=9, error=to_status(UnknownPartition("a has 3 partitions")))
-    met, _ = told(lambda groups: groups.offsets("g", {"a": [9]}), wire.OffsetFetchResponse(offsets=[row]))
+    met, _ = reported(lambda groups: groups.offsets("g", {"a": [9]}), wire.OffsetFetchResponse(offsets=[row]))
     assert (type(met), met.message) == (UnknownPartition, "a/9: a has 3 partitions")
 
 
@@ -198,7 +198,7 @@ def test_a_partition_that_is_not_there_is_raised() -> None:
 )
 def test_a_seek_says_where_to(to: Any, shift: int | None, kind: str, value: Any) -> None:
     answer = wire.SeekGroupResponse(moved=[wire.MovedOffset(topic="t", partition=1, before=0, after=7)])
-    [moved], [asked] = told(lambda groups: groups.seek("g", to, shift=shift, topics="t", validate_only=True), answer)
+    [moved], [asked] = reported(lambda groups: groups.seek("g", to, shift=shift, topics="t", validate_only=True), answer)
     assert (moved.before, moved.after, moved.skipped) == (0, 7, 7)
     assert (asked.WhichOneof("to"), getattr(asked, kind)) == (kind, value)
     assert (asked.group, asked.validate_only, [part.topic for part in asked.topics]) == ("g", True, ["t"])
@@ -209,7 +209,7 @@ def test_what_can_not_be_moved_says_why_and_has_no_place() -> None:
         wire.MovedOffset(topic="t", partition=1, after=4),
         wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=to_status(NoLeader("nobody leads", hint="Wait."))),
     ]
-    (failed, begun), _ = told(lambda groups: groups.seek("g", "latest", validate_only=True), wire.SeekGroupResponse(moved=rows))
+    (failed, begun), _ = reported(lambda groups: groups.seek("g", "latest", validate_only=True), wire.SeekGroupResponse(moved=rows))
     assert failed == MovedOffset(
         topic="t", topic_id="", partition=0, before=3, after=None, error="nobody leads", error_code="NO_LEADER", hint="Wait."
     )
@@ -222,7 +222,7 @@ def test_what_lies_outside_of_a_log_is_told_with_where_it_leads() -> None:
         wire.MovedOffset(topic="t", partition=1, after=9, reason="NO_RECORD_SINCE"),
         wire.MovedOffset(topic="t", partition=2, after=9),
     ]
-    moved, _ = told(lambda groups: groups.seek("g", 4711), wire.SeekGroupResponse(moved=rows))
+    moved, _ = reported(lambda groups: groups.seek("g", 4711), wire.SeekGroupResponse(moved=rows))
     assert [(row.reason, row.asked) for row in moved] == [("BEYOND_END", 4711), ("NO_RECORD_SINCE", None), ("", None)]
 
 
@@ -246,7 +246,7 @@ def test_what_lies_outside_of_a_log_is_told_with_where_it_leads() -> None:
     ],
 )
 def test_a_seek_that_says_nothing_or_too_much_never_goes_out(arguments: Any, said: str) -> None:
-    met, asked = told(lambda groups: groups.seek("g", **arguments))
+    met, asked = reported(lambda groups: groups.seek("g", **arguments))
     assert isinstance(met, InvalidArgument)
     assert said in met.message
     assert asked == []
@@ -256,27 +256,27 @@ def test_a_seek_that_says_nothing_or_too_much_never_goes_out(arguments: Any, sai
 
 
 def test_a_coordinator_that_moved_is_asked_for_again() -> None:
-    _, asked = told(lambda groups: groups.delete("g"), NotCoordinator("b2 coordinates g"), wire.DeleteGroupResponse())
+    _, asked = reported(lambda groups: groups.delete("g"), NotCoordinator("b2 coordinates g"), wire.DeleteGroupResponse())
     assert [request.group for request in asked] == ["g", "g"]
 
 
 @pytest.mark.parametrize("refusal", [UnknownGroup("there is no group g"), GroupNotEmpty("group g has 3 members")])
 def test_refusals_are_raised_as_they_are(refusal: TidelogError) -> None:
-    met, _ = told(lambda groups: groups.delete_offsets("g", "t"), refusal)
+    met, _ = reported(lambda groups: groups.delete_offsets("g", "t"), refusal)
     assert type(met) is type(refusal)
     assert refusal.message in met.message
     assert met.hint == refusal.hint
 
 
 def test_a_change_of_which_nobody_knows_whether_it_was_written_is_not_tried_again() -> None:
-    met, asked = told(lambda groups: groups.seek("g", "latest"), OutcomeUnknown("no answer came"))
+    met, asked = reported(lambda groups: groups.seek("g", "latest"), OutcomeUnknown("no answer came"))
     assert type(met) is OutcomeUnknown
     assert len(asked) == 1
 
 
 def test_what_was_deleted_is_told() -> None:
     rows = [wire.FetchedOffset(topic="t", partition=number, offset=number) for number in (1, 0)]
-    deleted, [asked] = told(
+    deleted, [asked] = reported(
         lambda groups: groups.delete_offsets("g", ["t"], validate_only=True), wire.DeleteOffsetsResponse(deleted=rows)
     )
     assert [offset.partition for offset in deleted] == [0, 1]

@@ -54,16 +54,16 @@ def test_the_record_in_hand_comes_again_after_an_error(tidelog_broker: BrokerPro
 def test_callbacks_may_use_the_client_and_seek_commit_and_pause_are_there(tidelog_broker: BrokerProcess) -> None:
     with tidelog.connect_sync(tidelog_broker.http_url) as log:
         filled(log, "gb-callbacks")
-        told: list[str] = []
+        reported: list[str] = []
 
         def assigned(partitions: list[tuple[str, int]]) -> None:
             assert threading.current_thread().name != "tidelog client"
-            told.append("assigned")
+            reported.append("assigned")
             for partition in partitions:
                 consumer.seek(partition, 8)
 
         def revoked(partitions: list[tuple[str, int]]) -> None:
-            told.append("revoked")
+            reported.append("revoked")
             consumer.commit(dict.fromkeys(partitions, 9))
 
         options = {"on_assigned": assigned, "on_revoked": revoked, "auto_commit": False}
@@ -78,7 +78,7 @@ def test_callbacks_may_use_the_client_and_seek_commit_and_pause_are_there(tidelo
             consumer.pause()
             assert len(consumer.paused()) == 3
             consumer.resume()
-        assert told == ["assigned", "revoked"]
+        assert reported == ["assigned", "revoked"]
         assert {found.offset for found in log.groups.offsets("gb-callbacks")} == {9}
         assert log.groups.describe("gb-callbacks").generation > Generation(0)
 

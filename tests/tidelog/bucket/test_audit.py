@@ -186,8 +186,12 @@ def test_a_committed_segment_that_is_gone_is_damage() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize(("left", "told"), [(None, "is gone, and was committed"), (0, "it has 0 bytes"), (60, "it has 60 bytes")])
-def test_a_segment_that_is_gone_or_cut_is_damage_though_an_index_has_its_footer(left: int | None, told: str, *, deep: bool) -> None:
+@pytest.mark.parametrize(
+    ("left", "reported"), [(None, "is gone, and was committed"), (0, "it has 0 bytes"), (60, "it has 60 bytes")]
+)
+def test_a_segment_that_is_gone_or_cut_is_damage_though_an_index_has_its_footer(
+    left: int | None, reported: str, *, deep: bool
+) -> None:
     async def cut(bucket: Bucket) -> None:
         await indexed(bucket)
         key = segment_key(SessionId(1), SegmentSeq(0))
@@ -197,7 +201,7 @@ def test_a_segment_that_is_gone_or_cut_is_damage_though_an_index_has_its_footer(
             await bucket.store.create(key, [body[:left]])
 
     (what,) = damage(audit(cut, deep=deep))
-    assert told in what
+    assert reported in what
     assert damage(audit(indexed, deep=deep)) == []
 
 

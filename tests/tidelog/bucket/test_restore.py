@@ -81,19 +81,19 @@ async def etcd(directory: Path) -> AsyncIterator[MetadataStore]:
 def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: OpenMetadata, tmp_path: Path) -> None:
     async def main() -> None:
         bucket = MemoryObjectStore()
-        told = Acknowledged()
+        reported = Acknowledged()
         async with new_metadata(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1", "b2"], killed=True) as cluster:
             orders, gone = await cluster.create("orders", 4), await cluster.create("gone", 2)
             ids = [broker.session * IDS_PER_SESSION for broker in cluster.brokers]
-            await told.produce(cluster, [orders, gone], producer_ids=ids, rounds=3)
+            await reported.produce(cluster, [orders, gone], producer_ids=ids, rounds=3)
             await lost.transact([], [Put(GROUP, b"generation 7")])
             await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
             await cluster.topics.delete("gone")
             late = await cluster.create("late", 2)
             orders = await cluster.topics.alter("orders", settings={"retention.ms": "7"}, partition_count=5)
             await cluster.until_led(orders)
-            await told.produce(cluster, [orders, late], producer_ids=ids, rounds=6)
-            told.records = {p: held for p, held in told.records.items() if p.topic_id != gone.id}
+            await reported.produce(cluster, [orders, late], producer_ids=ids, rounds=6)
+            reported.records = {p: held for p, held in reported.records.items() if p.topic_id != gone.id}
             epochs_before = epochs(await cluster.states())
             sessions_before = {broker.session for broker in cluster.brokers}
 
@@ -103,28 +103,28 @@ def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: 
                     pytest.fail("a broker has started on metadata that were lost")
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
             assert (restored.written, restored.findings) == (True, [])
-            assert restored.plan.records == sum(map(len, told.records.values()))
+            assert restored.plan.records == sum(map(len, reported.records.values()))
             async with cluster_of(bucket, empty, ["b1", "b2"]) as cluster:
                 topics = {topic.name: topic for topic in (await cluster.topics.list()).topics}
                 assert sorted(topics) == ["late", "orders"]
                 assert topics["orders"].settings == {"retention.ms": "7"}
                 await cluster.until_led(*topics.values())
-                await told.check(cluster)
+                await reported.check(cluster)
                 epochs_after = epochs(await cluster.states())
                 assert all(
                     epochs_after[partition] > epoch for partition, epoch in epochs_before.items() if partition in epochs_after
                 )
-                assert epochs_after.keys() == told.records.keys()
+                assert epochs_after.keys() == reported.records.keys()
                 assert min(broker.session for broker in cluster.brokers) > max(sessions_before)
-                for (partition, producer_id), next_sequence in told.sequences.items():
-                    if partition in told.records:
+                for (partition, producer_id), next_sequence in reported.sequences.items():
+                    if partition in reported.records:
                         repeated = await cluster.produce(partition, producer_id, next_sequence - 1)
-                        assert told.records[partition][repeated] == f"p{producer_id}-s{next_sequence - 1}".encode()
-                await told.produce(cluster, topics.values(), producer_ids=ids, rounds=2)
+                        assert reported.records[partition][repeated] == f"p{producer_id}-s{next_sequence - 1}".encode()
+                await reported.produce(cluster, topics.values(), producer_ids=ids, rounds=2)
                 new_id = cluster.brokers[0].session * IDS_PER_SESSION
                 assert new_id > max(ids)
-                await told.produce(cluster, topics.values(), producer_ids=[new_id], rounds=1)
-                await told.check(cluster)
+                await reported.produce(cluster, topics.values(), producer_ids=[new_id], rounds=1)
+                await reported.check(cluster)
                 group = await empty.get(GROUP)
                 assert group is not None
                 assert group.value == b"generation 7"
@@ -140,7 +140,7 @@ def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMeta
 
     async def main() -> None:
         bucket = MemoryObjectStore()
-        told = Acknowledged()
+        reported = Acknowledged()
         orders: Topic
         async with new_metadata(tmp_path / "lost") as lost, new_metadata(tmp_path / "empty") as empty:
 
@@ -148,7 +148,7 @@ def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMeta
                 nonlocal orders
                 async with cluster_of(bucket, lost, ["b1"], killed=True) as old:
                     orders = await old.create("orders", 2)
-                    await told.produce(old, [orders], producer_ids=[7], rounds=3)
+                    await reported.produce(old, [orders], producer_ids=[7], rounds=3)
                     zombie = old.brokers[0].leadership.log
                     restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
                     assert restored.found.sealed_now == 1
@@ -162,9 +162,9 @@ def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMeta
             assert ended.group_contains(Rejected, match="were rebuilt from it meanwhile")
             async with cluster_of(bucket, empty, ["b2"]) as new:
                 await new.until_led(*(await new.topics.list()).topics)
-                await told.check(new)
-                await told.produce(new, [orders], producer_ids=[7], rounds=2)
-                await told.check(new)
+                await reported.check(new)
+                await reported.produce(new, [orders], producer_ids=[7], rounds=2)
+                await reported.check(new)
 
     asyncio.run(main())
 
@@ -175,14 +175,14 @@ def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) 
 
     async def main() -> None:
         bucket = MemoryObjectStore()
-        told = Acknowledged()
+        reported = Acknowledged()
         async with sqlite(tmp_path / "first") as first:
             for _ in range(50):
                 await first.transact([], [Put("/other/key", b"")])
             async with cluster_of(bucket, first, ["b1"]) as cluster:
                 orders = await cluster.create("orders", 1)
                 await cluster.create("gone", 1)
-                await told.produce(cluster, [orders], producer_ids=[1], rounds=1)
+                await reported.produce(cluster, [orders], producer_ids=[1], rounds=1)
         async with sqlite(tmp_path / "second") as second:
             await restore_cluster(bucket, second, LAYOUT, now_ms=now_ms)
             async with cluster_of(bucket, second, ["b1"], killed=True) as cluster:
@@ -190,7 +190,7 @@ def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) 
                 orders = await cluster.topics.alter("orders", settings={"retention.ms": "9"}, partition_count=2)
                 await cluster.topics.delete("gone")
                 await cluster.until_led(orders)
-                await told.produce(cluster, [orders], producer_ids=[1], rounds=2)
+                await reported.produce(cluster, [orders], producer_ids=[1], rounds=2)
                 epochs_before = epochs(await cluster.states())
 
                 async def forgotten() -> bool:
@@ -205,7 +205,7 @@ def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) 
             ]
             async with cluster_of(bucket, third, ["b1"]) as cluster:
                 await cluster.until_led(*(await cluster.topics.list()).topics)
-                await told.check(cluster)
+                await reported.check(cluster)
                 assert all(epoch > epochs_before[partition] for partition, epoch in epochs(await cluster.states()).items())
 
     asyncio.run(main())
@@ -236,10 +236,10 @@ def test_of_two_restores_into_different_stores_the_one_that_began_first_does_not
 def test_without_a_snapshot_topics_come_from_their_mirrors_and_groups_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = MemoryObjectStore()
-        told = Acknowledged()
+        reported = Acknowledged()
         async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
             orders = await cluster.create("orders", 2)
-            await told.produce(cluster, [orders], producer_ids=[1], rounds=2)
+            await reported.produce(cluster, [orders], producer_ids=[1], rounds=2)
             await lost.transact([], [Put(GROUP, b"generation 7")])
         for key in [found.key async for found in list_all(bucket, SNAPSHOTS)]:
             await bucket.delete(key)
@@ -249,7 +249,7 @@ def test_without_a_snapshot_topics_come_from_their_mirrors_and_groups_are_gone(t
             assert await empty.get(GROUP) is None
             async with cluster_of(bucket, empty, ["b1"]) as cluster:
                 await cluster.until_led(*(await cluster.topics.list()).topics)
-                await told.check(cluster)
+                await reported.check(cluster)
 
     asyncio.run(main())
 
@@ -276,10 +276,10 @@ def test_a_snapshot_that_another_cluster_has_left_on_the_bucket_is_not_used(tmp_
 async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryObjectStore:
     """Of a cluster that has some topics of one partition, each with a record; all brokers stopped in order."""
     bucket = MemoryObjectStore()
-    told = Acknowledged()
+    reported = Acknowledged()
     async with sqlite(directory) as metadata, cluster_of(bucket, metadata, ["b1"]) as cluster:
         made = [await cluster.create(f"topic-{number}") for number in range(topics)]
-        await told.produce(cluster, made, producer_ids=[1], rounds=1)
+        await reported.produce(cluster, made, producer_ids=[1], rounds=1)
     return bucket
 
 

@@ -103,8 +103,8 @@ def ask(broker: Broker, verb: str, path: str, body: Any = None) -> Any:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            told = json.loads(error.read())
-            assert told["retryable"], told
+            reported = json.loads(error.read())
+            assert reported["retryable"], reported
         except OSError:
             assert broker.process is not None
             assert broker.process.poll() is None, broker.log.read_text()[-2000:]
@@ -153,8 +153,8 @@ def epochs(broker: Broker) -> list[int]:
 
 def contents(etcd: EtcdMember) -> dict[str, str]:
     """All keys but those of live brokers; there are none after a restore."""
-    told = json.loads(etcd.control("get", "", "--prefix", "--write-out=json"))
-    return {base64.b64decode(pair["key"]).decode(): pair["value"] for pair in told.get("kvs", [])}
+    reported = json.loads(etcd.control("get", "", "--prefix", "--write-out=json"))
+    return {base64.b64decode(pair["key"]).decode(): pair["value"] for pair in reported.get("kvs", [])}
 
 
 def drain(broker: Broker) -> None:

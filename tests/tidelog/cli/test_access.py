@@ -77,8 +77,8 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
     assert "nightly" in listed
     acl = commands.json("acl", "add", "billing", "write", "--topic", "orders")
     assert commands.json("acl", "add", "billing", "write", "--topic", "orders") == acl
-    _, told = commands("acl", "list", "--principal", "others")
-    assert "there are no ACLs of others; they count where `authentication` is on" in told
+    _, reported = commands("acl", "list", "--principal", "others")
+    assert "there are no ACLs of others; they count where `authentication` is on" in reported
 
     with tidelog.connect_sync(commands.url, api_key=made["key"]) as log:
         assert log.produce("orders", {"id": 7}).offset == 0
@@ -90,9 +90,9 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
     commands("acl", "add", "billing", "read", "--topic", "ord", "--prefix")
     monkeypatch.setenv("TIDELOG_API_KEY", made["key"])
     assert '"id":7' in commands("consume", "orders")[0].replace(" ", "")
-    _, told = commands("topic", "create", "another", code=1)
-    assert "billing has no right to admin topic another" in told
-    assert "tidelog acl add billing admin --topic another" in told
+    _, reported = commands("topic", "create", "another", code=1)
+    assert "billing has no right to admin topic another" in reported
+    assert "tidelog acl add billing admin --topic another" in reported
 
     monkeypatch.setenv("TIDELOG_API_KEY", ADMIN_KEY)
     assert "would be revoked" in commands("key", "revoke", made["key_id"], "--dry-run")[1]
@@ -111,14 +111,16 @@ def test_who_may_not_is_told_what_to_ask_for(commands: Commands, monkeypatch: py
     commands("topic", "create", "orders", "-p", "1")
     made = commands.json("key", "create", "billing", "--expires", "1d")
     monkeypatch.setenv("TIDELOG_API_KEY", made["key"])
-    _, told = commands("topic", "list")
-    assert "tidelog acl add PRINCIPAL describe --topic NAME" in told
+    _, reported = commands("topic", "list")
+    assert "tidelog acl add PRINCIPAL describe --topic NAME" in reported
     records = tmp_path / "records"
     records.write_text("hi\n")
-    _, told = commands("produce", "orders", "--file", str(records), code=1)
-    assert "To write: tidelog acl add billing write --topic orders; to read: tidelog acl add billing read --topic orders" in told
-    _, told = commands("group", "describe", "billing", code=1)
-    assert "To be a member: tidelog acl add billing read --group billing" in told
+    _, reported = commands("produce", "orders", "--file", str(records), code=1)
+    assert (
+        "To write: tidelog acl add billing write --topic orders; to read: tidelog acl add billing read --topic orders" in reported
+    )
+    _, reported = commands("group", "describe", "billing", code=1)
+    assert "To be a member: tidelog acl add billing read --group billing" in reported
 
     monkeypatch.setenv("TIDELOG_API_KEY", ADMIN_KEY)
     commands("acl", "add", "billing", "write", "--topic", "orders")
@@ -135,8 +137,8 @@ def test_an_empty_topic_that_may_not_be_read_is_refused_as_one_with_records(
     commands("acl", "add", "reader", "read", "--topic", "orders")
     keys = {who: commands.json("key", "create", who, "--expires", "1d")["key"] for who in ("watcher", "reader")}
     monkeypatch.setenv("TIDELOG_API_KEY", keys["watcher"])
-    _, told = commands("consume", "orders", code=1)
-    assert "watcher has no right to read topic orders" in told
+    _, reported = commands("consume", "orders", code=1)
+    assert "watcher has no right to read topic orders" in reported
     monkeypatch.setenv("TIDELOG_API_KEY", keys["reader"])
     assert commands("consume", "orders")[1] == "no records in orders from earliest on\n"
 
@@ -150,9 +152,9 @@ def test_a_producer_that_is_throttled_says_by_what(commands: Commands, monkeypat
     records = tmp_path / "records"
     records.write_text(("x" * 1023 + "\n") * 1024)
     monkeypatch.setattr(progress, "THROTTLED_SHOWN_S", 0.0)  # a busy machine may not look eight times while it holds
-    _, told = commands("produce", "orders", "--file", str(records))
-    assert told.count("throttled: ") == 1
-    assert "billing has used up its bytes_in_per_second of 131072 at this broker; this goes on by itself" in told
+    _, reported = commands("produce", "orders", "--file", str(records))
+    assert reported.count("throttled: ") == 1
+    assert "billing has used up its bytes_in_per_second of 131072 at this broker; this goes on by itself" in reported
 
 
 @pytest.mark.slow
@@ -167,8 +169,8 @@ def test_quotas_are_set_listed_and_removed_in_all_forms(commands: Commands) -> N
         }
     ]
     for form, read in (("yaml", yaml.safe_load), ("ndjson", json.loads)):
-        told = read(commands("quota", "list", "-o", form)[0])
-        assert (told[0] if isinstance(told, list) else told)["requests_per_second"] == 5
+        reported = read(commands("quota", "list", "-o", form)[0])
+        assert (reported[0] if isinstance(reported, list) else reported)["requests_per_second"] == 5
     for command in (("key", "list"), ("acl", "list")):
         for form in ("table", "json", "yaml", "ndjson"):
             commands(*command, "-o", form)

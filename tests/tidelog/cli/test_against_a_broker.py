@@ -157,9 +157,9 @@ def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandL
         producer.send_signal(signal.SIGINT)
         assert producer.wait(timeout=60) == 130
         last = producer.stderr.read().decode().splitlines()[-1]
-    told = re.fullmatch(r"interrupted: ([0-9,]+) acknowledged, up to ([0-9,]+) more may be in the log", last)
-    assert told is not None, last
-    acknowledged, unknown = (int(number.replace(",", "")) for number in told.groups())
+    reported = re.fullmatch(r"interrupted: ([0-9,]+) acknowledged, up to ([0-9,]+) more may be in the log", last)
+    assert reported is not None, last
+    acknowledged, unknown = (int(number.replace(",", "")) for number in reported.groups())
     (described,) = tidelog("topic", "describe", "cli-interrupted", "-o", "ndjson").documents
     assert acknowledged <= described["records"] <= acknowledged + unknown
 

@@ -49,9 +49,9 @@ def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
 ) -> None:
     serve = ["serve", "--data-dir", str(data_dir), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     assert run(serve) == 1
-    told = capfd.readouterr().err
-    assert "but the metadata under /tidelog/ are empty" in told
-    assert "tidelog cluster restore" in told
+    reported = capfd.readouterr().err
+    assert "but the metadata under /tidelog/ are empty" in reported
+    assert "tidelog cluster restore" in reported
     assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir), "-o", "json"]) == 0
     shown = capfd.readouterr()
     restored = json.loads(shown.out)
@@ -178,7 +178,7 @@ def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ([], "no metadata store is named"),
         (["--etcd", "http://127.0.0.1:1"], "no bucket is named"),
@@ -188,11 +188,11 @@ def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.C
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["cluster", "restore", *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

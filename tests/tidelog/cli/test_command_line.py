@@ -224,7 +224,7 @@ def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({}, "7 days from their timestamps (retention.ms, by default)"),
         ({"retention.ms": "3600000"}, "1 hour from their timestamps (retention.ms)"),
@@ -240,8 +240,8 @@ def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
         ({"of.a.newer.version": "1"}, "7 days from their timestamps (retention.ms, by default)"),
     ],
 )
-def test_how_long_a_topic_keeps_its_records_is_told_in_words(settings: dict[str, str], told: str) -> None:
-    assert topics.kept(settings) == told
+def test_how_long_a_topic_keeps_its_records_is_told_in_words(settings: dict[str, str], reported: str) -> None:
+    assert topics.kept(settings) == reported
 
 
 def test_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,8 +307,8 @@ def test_a_terminal_that_is_too_narrow_for_all_columns_gets_the_most_telling_and
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
     show_rows(rows, Output.TABLE, narrow=("name", "bytes"))
-    told = capsys.readouterr()
-    assert ("BYTES" in told.out, "FILES" in told.out, "tells more" in told.err) == (True, fits, not fits)
+    reported = capsys.readouterr()
+    assert ("BYTES" in reported.out, "FILES" in reported.out, "tells more" in reported.err) == (True, fits, not fits)
     show_rows(rows, Output.JSON, narrow=("name", "bytes"))
     assert json.loads(capsys.readouterr().out) == rows
 

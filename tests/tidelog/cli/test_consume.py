@@ -111,8 +111,8 @@ def test_who_finds_nothing_is_told_that_it_was_deleted(tidelog_broker: BrokerPro
     log.topics.create("consume-trimmed", partitions=1)
     log.produce("consume-trimmed", b"x")
     log.topics.delete_records("consume-trimmed", 0, before=-1)
-    told = consume(tidelog_broker, "consume-trimmed").stderr.decode()
-    assert told.startswith("no records in consume-trimmed from earliest on\nall that were there are deleted")
+    reported = consume(tidelog_broker, "consume-trimmed").stderr.decode()
+    assert reported.startswith("no records in consume-trimmed from earliest on\nall that were there are deleted")
 
 
 @pytest.mark.parametrize(("form", "expected"), [("ndjson", b""), ("json", b"[]\n")])

@@ -267,9 +267,9 @@ def test_a_group_that_is_read_is_refused_with_what_to_do(tidelog: Commands) -> N
     ],
 )
 def test_a_seek_to_nowhere_is_bad_usage(tidelog: Commands, arguments: list[str], said: str) -> None:
-    code, _, told = tidelog(Answers(), "seek", "billing", *arguments)
+    code, _, reported = tidelog(Answers(), "seek", "billing", *arguments)
     assert code == 2
-    assert said in told
+    assert said in reported
 
 
 def test_a_time_ago_does_not_move_while_people_think() -> None:

@@ -256,9 +256,9 @@ def test_a_broker_that_does_not_tell_what_there_is_ends_the_partition() -> None:
 
 
 def test_an_error_says_which_partition_it_is_of() -> None:
-    told = named(Corrupt("a:9090: wal/7 is damaged", hint="Restore it.", key="wal/7"), ("orders", 3))
-    assert (told.message, str(told), told.hint) == (*["a:9090: wal/7 is damaged (orders/3)"] * 2, "Restore it.")
-    assert told.details == {"key": "wal/7", "topic": "orders", "partition": 3}
+    reported = named(Corrupt("a:9090: wal/7 is damaged", hint="Restore it.", key="wal/7"), ("orders", 3))
+    assert (reported.message, str(reported), reported.hint) == (*["a:9090: wal/7 is damaged (orders/3)"] * 2, "Restore it.")
+    assert reported.details == {"key": "wal/7", "topic": "orders", "partition": 3}
     assert named(NoLeader("nobody leads orders/3"), ("orders", 3)).message == "nobody leads orders/3"
     throttled = named(Throttled("busy", retry_after_s=7.0), ("orders", 3))
     assert isinstance(throttled, Throttled)

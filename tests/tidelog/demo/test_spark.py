@@ -23,11 +23,11 @@ ROW = '{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}'
 CHART = Path("delays.png")
 
 
-def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[HourOfDay]:
+def delays_of(reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[HourOfDay]:
     """Of a pipeline that says this on its stdout."""
 
     async def ran(_command: Sequence[str], _environment: Mapping[str, str]) -> demo_spark._Ran:
-        return demo_spark._Ran(0, told.encode(), "(nothing)")
+        return demo_spark._Ran(0, reported.encode(), "(nothing)")
 
     monkeypatch.setattr(demo_spark, "_run", ran)
     return asyncio.run(delays_with_spark("file:///b", CHART, scratch=tmp_path / "scratch"))

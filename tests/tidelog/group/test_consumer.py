@@ -51,12 +51,12 @@ async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
     async with log.consume("orders", group=GROUP) as consumer:
         await take(consumer, RECORDS)
     [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
-    told = broker.cluster_log.ends_of_epochs
+    reported = broker.cluster_log.ends_of_epochs
 
     async def ends(questions: Sequence[EpochQuestion], *, wait_s: float = math.inf) -> list[EpochEnd | TidelogError]:
         return [
             EpochEnd(LeaderEpoch(epoch - 1), Offset(CUT_AT)) if asked.partition.partition == 1 else end
-            for asked, end in zip(questions, await told(questions), strict=True)
+            for asked, end in zip(questions, await reported(questions), strict=True)
         ]
 
     broker.cluster_log.ends_of_epochs = ends  # type: ignore[method-assign]

@@ -61,9 +61,9 @@ async def member(calls: GrpcCoordinatorClient, group: str = "g") -> MemberId:
 
 def test_a_member_joins_syncs_beats_commits_and_leaves(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
-        with pytest.raises(MemberIdRequired) as told:
+        with pytest.raises(MemberIdRequired) as reported:
             await calls.join("g", request(id_required=True))
-        joined = await calls.join("g", request(str(told.value.details["member_id"])))
+        joined = await calls.join("g", request(str(reported.value.details["member_id"])))
         at, generation = joined.member_id, joined.generation
         assert (joined.leader, joined.protocol, generation) == (at, "range", 1)
         assert joined.members[0].metadata == request().protocols[0].metadata

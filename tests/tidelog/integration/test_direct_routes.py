@@ -219,14 +219,14 @@ def test_what_a_leader_leads_that_can_not_be_reached_goes_through_another_until_
                     assert (await log.produce("orders", n, partition=1)).offset == n
                     n += 1
                 await log.flush()
-            await until(lambda: any("directly again" in line for line in told(caplog)))
-        assert sum("can't be connected from here; going through" in line for line in told(caplog)) == 1
+            await until(lambda: any("directly again" in line for line in reported(caplog)))
+        assert sum("can't be connected from here; going through" in line for line in reported(caplog)) == 1
 
     with caplog.at_level(logging.WARNING, logger="tidelog"):
         with_two_brokers(test)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "tidelog"]
 
 
@@ -264,10 +264,10 @@ def test_what_is_forwarded_to_a_leader_that_is_gone_holds_up_nothing_of_the_brok
 
 def test_who_looks_for_the_leaders_waits_for_none_to_tell_its_offsets() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
-        a.bounds_told.clear()
+        a.bounds_reported.clear()
         async with tidelog.connect(a.address, **quick()) as log:
             assert (await log.produce("orders", 0, partition=0)).offset == 0
-        a.bounds_told.set()
+        a.bounds_reported.set()
 
     with_two_brokers(test)
 

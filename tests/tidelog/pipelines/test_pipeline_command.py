@@ -28,12 +28,12 @@ def test_every_pipeline_takes_a_bucket_and_a_topic_and_those_that_can_a_stream(p
     arguments = parser(pipeline).parse_args(["--bucket", "file:///b", "--topic", "t", "--option", "startingTimestamp=5"])
     assert (arguments.bucket, arguments.topic, arguments.option) == ("file:///b", "t", [("startingTimestamp", "5")])
     assert (arguments.into, arguments.checkpoint) == (None, None)
-    told = parser(pipeline).format_help()
-    assert ("--into" in told, "--checkpoint" in told) == (pipeline.writes, pipeline.writes and pipeline.streams)
+    reported = parser(pipeline).format_help()
+    assert ("--into" in reported, "--checkpoint" in reported) == (pipeline.writes, pipeline.writes and pipeline.streams)
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "arguments", "code", "told"),
+    ("pipeline", "arguments", "code", "reported"),
     [
         (rolling_delays.PIPELINE, [], 2, "--bucket"),
         (hot_keys.PIPELINE, ["--bucket", "file:///b"], 2, "--topic"),
@@ -43,7 +43,7 @@ def test_every_pipeline_takes_a_bucket_and_a_topic_and_those_that_can_a_stream(p
     ],
 )
 def test_bad_usage_is_told_before_spark_is_started(
-    pipeline: Pipeline, arguments: Sequence[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+    pipeline: Pipeline, arguments: Sequence[str], code: int, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--checkpoint" in arguments:
         assert run_pipeline(pipeline, arguments) == code
@@ -51,7 +51,7 @@ def test_bad_usage_is_told_before_spark_is_started(
         with pytest.raises(SystemExit) as ended:  # of argparse
             run_pipeline(pipeline, arguments)
         assert ended.value.code == code
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_what_is_not_installed_has_an_exit_code_that_the_demo_knows(

@@ -89,6 +89,6 @@ def test_what_the_source_says_is_told_without_the_traceback_that_spark_puts_roun
     arguments = parser(rolling_delays.PIPELINE).parse_args(["--bucket", bucket.url, "--topic", "nowhere"])
     with pytest.raises(Exception, match="nowhere") as caught:
         execute(spark, rolling_delays.PIPELINE, arguments)
-    told = shown_spark_error(str(caught.value))
-    assert told.startswith("there is no topic nowhere on ")
-    assert "\n" not in told
+    reported = shown_spark_error(str(caught.value))
+    assert reported.startswith("there is no topic nowhere on ")
+    assert "\n" not in reported

@@ -305,8 +305,8 @@ def test_each_who_asks_gets_the_failure_as_an_instance_of_his_own() -> None:
 
 def test_whoever_wants_to_be_called_is_called_for_each_record_and_stops_nobody_by_raising() -> None:
     async def test(broker: SmallBroker) -> None:
-        told: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        reported: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
         async with tidelog.connect(broker.address) as log:
             calls: list[int] = []
 
@@ -324,7 +324,7 @@ def test_whoever_wants_to_be_called_is_called_for_each_record_and_stops_nobody_b
             await log.flush()
             deliveries[0].when_done(count)
         assert len(calls) == 21
-        assert [type(error) for error in told] == [ValueError] * 20
+        assert [type(error) for error in reported] == [ValueError] * 20
 
     with_broker(test)
 
@@ -680,11 +680,11 @@ def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> No
     with_broker(test)
 
 
-@pytest.mark.parametrize("told_every_s", [3600.0, 0.0])
+@pytest.mark.parametrize("reported_every_s", [3600.0, 0.0])
 def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
-    told_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    reported_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "OUTAGE_LOG_EVERY_S", told_every_s)
+    monkeypatch.setattr(sender, "OUTAGE_LOG_EVERY_S", reported_every_s)
     connect_once, attempts = Connection.until_connected, 0
 
     async def test(broker: SmallBroker) -> None:
@@ -708,7 +708,7 @@ def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
         first, *between, last = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
         assert first.endswith("; trying again")
         assert last.endswith(": connected again")
-        assert bool(between) == (told_every_s == 0)
+        assert bool(between) == (reported_every_s == 0)
         assert all(" s now, 1 record not acknowledged; trying again" in line for line in between)
 
     with_broker(test)

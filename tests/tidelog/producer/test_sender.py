@@ -154,9 +154,9 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
         pauses_s = [later - sooner for sooner, later in pairwise(opened_s)]
         for least_s, pause_s in zip((0.025, 0.05, 0.1), pauses_s, strict=False):
             assert pause_s >= least_s, "half of retry_pause_ms at the least, then twice as long, and again"
-        told = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
-        assert len(told) == 1
-        assert "there is no session; trying again" in told[0]
+        reported = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
+        assert len(reported) == 1
+        assert "there is no session; trying again" in reported[0]
 
     with caplog.at_level(logging.WARNING):
         with_broker(test)

@@ -164,12 +164,12 @@ class Door:
     """Something that speaks HTTP, and notes what it is told."""
 
     def __init__(self, status: int = 200, location: str = "", body: bytes = b"{}") -> None:
-        self.told: list[str | None] = []
+        self.reported: list[str | None] = []
         door = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:  # as http.server calls it
-                door.told.append(self.headers["Authorization"])
+                door.reported.append(self.headers["Authorization"])
                 self.send_response(status)
                 if location:
                     self.send_header("Location", location)
@@ -203,7 +203,7 @@ def ask(door: Door, settings: ClientSettings) -> TidelogError:
 def test_a_key_goes_with_every_request_and_every_call() -> None:
     with Door().open() as door:
         ask(door, ClientSettings(api_key=KEY))
-        assert door.told == [f"Bearer {KEY}"]
+        assert door.reported == [f"Bearer {KEY}"]
 
     async def main() -> None:
         heard: list[object] = []
@@ -233,8 +233,8 @@ def test_a_key_is_not_sent_in_plain_text_beyond_this_machine() -> None:
         assert "the API key is not sent to" in error.message
         assert "https://" in error.hint
         assert KEY not in error.message
-    told = Credentials(settings_from({"api_key": KEY, "allow_plaintext_api_key": True}), tls=False)
-    told.check_way("tidelog.example")
+    reported = Credentials(settings_from({"api_key": KEY, "allow_plaintext_api_key": True}), tls=False)
+    reported.check_way("tidelog.example")
     Credentials(settings_from({"api_key": KEY}), tls=True).check_way("tidelog.example")
     for host in ("localhost", "127.0.0.1", "[::1]"):
         Credentials(settings_from({"api_key": KEY}), tls=False).check_way(host)
@@ -279,8 +279,8 @@ def test_who_is_let_in_at_no_address_is_told_so_and_not_that_nobody_answers(with
 def test_a_key_does_not_follow_a_redirect() -> None:
     with Door().open() as elsewhere, Door(302, str(elsewhere.address)).open() as door:
         assert "302" in ask(door, ClientSettings(api_key=KEY)).message
-        assert door.told == [f"Bearer {KEY}"]
-        assert elsewhere.told == []
+        assert door.reported == [f"Bearer {KEY}"]
+        assert elsewhere.reported == []
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -35,35 +35,35 @@ def topic(*states: admin_pb2.PartitionState, partition_count: int = 3, batch_byt
 
 
 def test_each_partition_is_led_at_an_address_and_an_epoch() -> None:
-    told = topic(state(0, "a", 4), state(1, "b", 9), state(2, "a", 4))
-    route = route_from(told, address_of={"a": A, "b": B}, limits_at={}, anyone=B, learnt_s=1.5)
+    reported = topic(state(0, "a", 4), state(1, "b", 9), state(2, "a", 4))
+    route = route_from(reported, address_of={"a": A, "b": B}, limits_at={}, anyone=B, learnt_s=1.5)
     assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, 9), PartitionRoute(A, 4))
     assert route.leaders == (A, B, A)
     assert (route.name, route.topic_id, route.partition_count, route.learnt_s) == ("orders", "7", 3, 1.5)
 
 
 def test_where_nobody_leads_or_nobody_knows_who_anyone_is_asked() -> None:
-    told = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
-    route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
+    reported = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
+    route = route_from(reported, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
     assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH, NEXT_LEADER),) * 3
 
 
 def test_a_leader_of_before_counts_as_not_known() -> None:
     epochs = LeaderEpochs()
     epochs.note("7", 1, 5)
-    told = topic(state(0, "a", 4), state(1, "a", 4), state(2, "a", 4))
-    route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0, epochs=epochs)
+    reported = topic(state(0, "a", 4), state(1, "a", 4), state(2, "a", 4))
+    route = route_from(reported, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0, epochs=epochs)
     assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, NO_LEADER_EPOCH, NEXT_LEADER), PartitionRoute(A, 4))
     assert [epochs.newest("7", partition) for partition in range(3)] == [4, 5, 4]
 
 
 def test_a_leader_that_is_reached_through_another_is_asked_about_again_soon() -> None:
-    told = topic(state(0, "a", 4), state(1, "b", 9), partition_count=2)
+    reported = topic(state(0, "a", 4), state(1, "b", 9), partition_count=2)
     addresses = {"a": A, "b": B}
-    route = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0, way_to={A: A, B: A}.__getitem__)
+    route = route_from(reported, address_of=addresses, limits_at={}, anyone=A, learnt_s=0, way_to={A: A, B: A}.__getitem__)
     assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(A, 9, B))
     assert route.age_s_max(60.0) == DETOUR_AGE_S
-    direct = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0)
+    direct = route_from(reported, address_of=addresses, limits_at={}, anyone=A, learnt_s=0)
     assert direct.age_s_max(60.0) == 60.0
 
 
@@ -91,11 +91,11 @@ def test_the_epochs_of_topics_that_were_met_last_are_kept(monkeypatch: pytest.Mo
 
 
 def test_a_batch_has_to_fit_its_topic_and_every_broker_that_leads_it() -> None:
-    told = topic(state(0, "a"), state(1, "b"), batch_bytes_max=700_000, partition_count=2)
+    reported = topic(state(0, "a"), state(1, "b"), batch_bytes_max=700_000, partition_count=2)
     limits_at = {A: BrokerLimits(request_bytes_max=10 * MIB, decompressed_bytes_max=5 * MIB), B: BrokerLimits()}
 
     def batch_bytes_max() -> int:
-        return route_from(told, address_of={"a": A, "b": B}, limits_at=limits_at, anyone=A, learnt_s=0).batch_bytes_max
+        return route_from(reported, address_of={"a": A, "b": B}, limits_at=limits_at, anyone=A, learnt_s=0).batch_bytes_max
 
     assert batch_bytes_max() == 700_000
     limits_at[B] = BrokerLimits(request_bytes_max=500_000)
@@ -103,7 +103,7 @@ def test_a_batch_has_to_fit_its_topic_and_every_broker_that_leads_it() -> None:
     limits_at[A] = BrokerLimits(message_bytes_max=400_000)
     assert batch_bytes_max() == 400_000
     route = route_from(
-        told, address_of={"a": A, "b": B}, limits_at={A: BrokerLimits(decompressed_bytes_max=9)}, anyone=A, learnt_s=0
+        reported, address_of={"a": A, "b": B}, limits_at={A: BrokerLimits(decompressed_bytes_max=9)}, anyone=A, learnt_s=0
     )
     assert route.decompressed_bytes_max == 9
 
@@ -115,10 +115,10 @@ def test_a_broker_that_takes_next_to_nothing_takes_no_batch() -> None:
 def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
     assert limits_from(admin_pb2.Broker()) is None
     assert limits_from(admin_pb2.Broker(limits=admin_pb2.BrokerLimits())) == DEFAULT_LIMITS
-    told = admin_pb2.BrokerLimits(request_bytes_max=9 * MIB, message_bytes_max=MIB, decompressed_bytes_max=2 * MIB)
-    assert limits_from(admin_pb2.Broker(limits=told)) == BrokerLimits(9 * MIB, MIB, 2 * MIB)
-    told.buffer_bytes_max = 8 * MIB
-    assert limits_from(admin_pb2.Broker(limits=told)) == BrokerLimits(8 * MIB, MIB, 2 * MIB), "a request has to fit the buffer"
+    reported = admin_pb2.BrokerLimits(request_bytes_max=9 * MIB, message_bytes_max=MIB, decompressed_bytes_max=2 * MIB)
+    assert limits_from(admin_pb2.Broker(limits=reported)) == BrokerLimits(9 * MIB, MIB, 2 * MIB)
+    reported.buffer_bytes_max = 8 * MIB
+    assert limits_from(admin_pb2.Broker(limits=reported)) == BrokerLimits(8 * MIB, MIB, 2 * MIB), "a request has to fit the buffer"
 
 
 def test_a_topic_of_a_broker_that_tells_nothing_takes_what_a_request_holds() -> None:

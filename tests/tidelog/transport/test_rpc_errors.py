@@ -51,7 +51,7 @@ def test_a_call_that_the_broker_ended_without_a_word_says_that_it_is_busy_and_no
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "reported"),
     [
         ("failed to connect to all addresses; last error: refused", "refused"),
         (
@@ -61,10 +61,10 @@ def test_a_call_that_the_broker_ended_without_a_word_says_that_it_is_busy_and_no
         ("errors resolving nowhere:9: [Domain name not found]", "errors resolving nowhere:9: [Domain name not found]"),
     ],
 )
-def test_a_connection_that_was_never_made_wrote_nothing(said: str, told: str) -> None:
+def test_a_connection_that_was_never_made_wrote_nothing(said: str, reported: str) -> None:
     error = error_of_rpc(rpc_error(grpc.StatusCode.UNAVAILABLE, said), address="b", writes=True)
     assert type(error) is Unavailable
-    assert error.message == f"b: can't connect: {told}"
+    assert error.message == f"b: can't connect: {reported}"
     assert "tidelog dev" in error.hint
 
 

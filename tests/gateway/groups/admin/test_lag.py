@@ -23,7 +23,7 @@ from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from segments.read.log_reader import FetchResult
-from tests.kit.gateway.told_log import P0, P1, TOPIC_ID, ToldLog, Topics, bounds, topic
+from tests.kit.gateway.reported_log import P0, P1, TOPIC_ID, ReportedLog, Topics, bounds, topic
 from tests.kit.segments.batches import batch_of, stamped
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -39,16 +39,16 @@ def stored(offsets: dict[TopicPartition, CommittedOffset], damaged: TidelogError
     return StoredOffsets(offsets, {} if damaged is None else {P1: damaged})
 
 
-def with_lag(scenario: Callable[[GroupLag, ToldLog], Awaitable[None]], *, partitions: int = 2) -> None:
+def with_lag(scenario: Callable[[GroupLag, ReportedLog], Awaitable[None]], *, partitions: int = 2) -> None:
     async def main() -> None:
-        log = ToldLog()
+        log = ReportedLog()
         await scenario(GroupLag(log, Topics(topic(partition_count=partitions)), now_ms=lambda: NOW_MS), log)
 
     run(main())
 
 
 def test_lag_counts_records_and_the_age_of_the_first_unread_one() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends = {P0: bounds(10, 100), P1: bounds(0, 7)}
         log.timestamps = {(P0, 40): NOW_MS - 2_500}
         behind, caught_up = await lag.lags(stored({P0: committed(40), P1: committed(7)}), {P1: "m1"})
@@ -62,7 +62,7 @@ def test_lag_counts_records_and_the_age_of_the_first_unread_one() -> None:
 
 
 def test_what_was_trimmed_before_it_was_read_is_no_lag() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.timestamps = {P0: bounds(50, 60)}, {(P0, 50): NOW_MS - 1_000}
         (row,) = await lag.lags(stored({P0: committed(3)}), {})
         assert (row.committed_offset, row.lag_records, row.lag_seconds) == (3, 10, 1.0)
@@ -71,7 +71,7 @@ def test_what_was_trimmed_before_it_was_read_is_no_lag() -> None:
 
 
 def test_of_a_damaged_offset_nothing_is_said_but_that_and_the_others_are_told() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.timestamps = {P0: bounds(0, 60), P1: bounds(0, 60)}, {(P0, 3): NOW_MS - 1_000}
         sound, damaged = await lag.lags(stored({P0: committed(3)}, Corrupt("no committed offset")), {P1: "m1"})
         assert (sound.lag_records, sound.HasField("error")) == (57, False)
@@ -84,7 +84,7 @@ def test_of_a_damaged_offset_nothing_is_said_but_that_and_the_others_are_told() 
 
 
 def test_a_partition_that_is_owned_and_was_never_committed_counts_from_the_log_start() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.timestamps = {P0: bounds(5, 9)}, {(P0, 5): NOW_MS - 9_000}
         (row,) = await lag.lags(stored({}), {P0: "m1"})
         assert not row.HasField("committed_offset")
@@ -94,7 +94,7 @@ def test_a_partition_that_is_owned_and_was_never_committed_counts_from_the_log_s
 
 
 def test_lag_is_never_below_zero_though_clocks_and_offsets_differ() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends = {P0: bounds(0, 10), P1: bounds(0, 10)}
         log.timestamps = {(P0, 9): NOW_MS + 60_000}
         ahead_in_time, ahead = await lag.lags(stored({P0: committed(9), P1: committed(11)}), {})
@@ -105,7 +105,7 @@ def test_lag_is_never_below_zero_though_clocks_and_offsets_differ() -> None:
 
 
 def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.hangs = {P1: bounds(0, 10)}, {P1}
         nobody_leads, unread = await lag.lags(stored({P0: committed(1), P1: committed(4)}), {})
         assert isinstance(from_status(nobody_leads.error), NoLeader)
@@ -119,7 +119,7 @@ def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> N
 
 
 def test_offsets_of_deleted_topics_and_of_partitions_that_a_topic_does_not_have_are_left_out() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         gone = TopicPartition(TopicId("b" * 32), Partition(0))
         assert await lag.lags(stored({gone: committed(1), TopicPartition(TOPIC_ID, Partition(2)): committed(1)}), {}) == []
 
@@ -127,7 +127,7 @@ def test_offsets_of_deleted_topics_and_of_partitions_that_a_topic_does_not_have_
 
 
 def test_only_so_many_records_are_read_at_once() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         partitions = [TopicPartition(TOPIC_ID, Partition(number)) for number in range(100)]
         log.ends = dict.fromkeys(partitions, bounds(0, 9))
         log.timestamps = {(partition, 0): NOW_MS - 1_000 for partition in partitions}
@@ -138,7 +138,7 @@ def test_only_so_many_records_are_read_at_once() -> None:
 
 
 def test_a_group_that_is_far_behind_in_very_many_partitions_is_described_in_time() -> None:
-    async def scenario(lag: GroupLag, log: ToldLog) -> None:
+    async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         partitions = [TopicPartition(TOPIC_ID, Partition(number)) for number in range(1_000)]
         log.ends = dict.fromkeys(partitions, bounds(0, 9))
         log.timestamps = {(partition, 0): NOW_MS - 1_000 for partition in partitions}

@@ -18,7 +18,7 @@ from gateway.groups.admin.seek import (
 )
 from gateway.proto import groups_pb2
 from metadata.errors import InvalidArgument
-from tests.kit.gateway.told_log import P0, bounds
+from tests.kit.gateway.reported_log import P0, bounds
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from metadata.groups.offsets import StoredOffsets
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
-from tests.kit.gateway.told_log import TOPIC_ID
+from tests.kit.gateway.reported_log import TOPIC_ID
 from tests.simulation.virtual_loop import run
 
 BATCH = b"batch"

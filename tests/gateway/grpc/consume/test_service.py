@@ -140,8 +140,8 @@ def test_partitions_begin_where_the_client_says(tmp_path: Path) -> None:
 def test_an_empty_partition_is_told_at_once_and_silence_is_progress(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, "single")
-        (told,) = (await stream.until("progress")).partitions
-        assert (told.topic, told.partition, told.next_offset, told.high_watermark) == ("single", 0, 0, 0)
+        (reported,) = (await stream.until("progress")).partitions
+        assert (reported.topic, reported.partition, reported.next_offset, reported.high_watermark) == ("single", 0, 0, 0)
         assert list((await stream.until("progress")).partitions) == [], "nothing is new"
         stream.call.cancel()
 
@@ -171,12 +171,12 @@ def test_a_partition_whose_offset_is_gone_goes_on_as_its_client_chose(tmp_path: 
         stream = ConsumeStream(channel)
         strict = log_pb2.ConsumeStart(starts=[gone, other], auto_offset_reset=log_pb2.AUTO_OFFSET_RESET_ERROR)
         await stream.send(start=strict, credit_bytes=PLENTY)
-        (told,) = (await stream.until("data")).partitions
-        assert isinstance(from_status(told.error), OutOfRange)
-        assert told.partition == 0
+        (reported,) = (await stream.until("data")).partitions
+        assert isinstance(from_status(reported.error), OutOfRange)
+        assert reported.partition == 0
         await append(channel, b"b", partition=1)
-        (told,) = (await stream.until("data")).partitions
-        assert told.partition == 1, "the others are read on"
+        (reported,) = (await stream.until("data")).partitions
+        assert reported.partition == 1, "the others are read on"
         stream.call.cancel()
 
     serve(tmp_path, scenario)
@@ -187,8 +187,8 @@ def test_a_topic_that_is_deleted_is_told_and_ends_a_stream_that_reads_nothing_el
         stream, other = await begun(channel, "single"), await begun(channel, "single", "orders")
         await asyncio.gather(stream.settled(), other.settled())
         await broker.delete_topic("single")
-        (told,) = (await other.until("data")).partitions
-        assert isinstance(from_status(told.error), UnknownTopic)
+        (reported,) = (await other.until("data")).partitions
+        assert isinstance(from_status(reported.error), UnknownTopic)
         assert isinstance(await stream.error(), UnknownTopic)
         await append(channel, b"a")
         assert await other.until_read(1) == [b"a"]
@@ -234,8 +234,8 @@ def test_nothing_is_sent_without_credit_and_a_batch_at_most_beyond_it(tmp_path: 
         for credit in (1, 1_000, 5_000):
             granted += credit
             await stream.send(credit_bytes=credit)
-            while stream.data_bytes < granted and (told := await stream.next()) is not None:
-                assert told.WhichOneof("answer") in {"data", "progress"}
+            while stream.data_bytes < granted and (reported := await stream.next()) is not None:
+                assert reported.WhichOneof("answer") in {"data", "progress"}
             await stream.until("progress")
             assert granted <= stream.data_bytes < granted + batch_bytes
         stream.call.cancel()
@@ -326,9 +326,9 @@ def test_a_member_is_assigned_reads_commits_and_goes_on_there(tmp_path: Path) ->
         for number in range(3):
             await append(channel, b"%d-0" % number, b"%d-1" % number, partition=number)
         stream = await begun(channel, group="billing", client_id="c++")
-        told = await stream.until("assigned")
-        assert places(told.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
-        assert (told.generation, told.member_id[:3]) == (1, "c++")
+        reported = await stream.until("assigned")
+        assert places(reported.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
+        assert (reported.generation, reported.member_id[:3]) == (1, "c++")
         assert await members(channel) == ["c++"]
         await stream.until_read(6)
         assert await stream.commit(7, up_to_delivery_id=stream.delivery_id) == [None] * 3
@@ -367,9 +367,9 @@ def test_where_the_log_was_cut_below_what_is_committed_a_member_goes_on_at_the_c
         if reset == "EARLIEST":
             assert await again.until_read(2) == [b"b", b"c"]
         else:
-            (told,) = (await again.until("data")).partitions
-            assert isinstance(from_status(told.error), OutOfRange)
-            assert "was cut at 1, below what group billing has committed (3" in told.error.message
+            (reported,) = (await again.until("data")).partitions
+            assert isinstance(from_status(reported.error), OutOfRange)
+            assert "was cut at 1, below what group billing has committed (3" in reported.error.message
         again.call.cancel()
         await until_left(channel)
 
@@ -425,8 +425,8 @@ def test_offsets_that_cannot_be_committed_are_told_in_their_places(tmp_path: Pat
         named = [("orders", 0, 1), ("orders", 1, -1), ("orders", 7, 1), ("single", 0, 1), ("nothing", 0, 1)]
         offsets = [groups_pb2.CommittedOffset(topic=topic, partition=at, offset=offset) for topic, at, offset in named]
         offsets.append(groups_pb2.CommittedOffset(topic="orders", partition=2, offset=1, topic_id="f" * 32))
-        told = await stream.commit(1, offsets=offsets)
-        assert told == [None, InvalidArgument, StaleMember, StaleMember, StaleMember, UnknownTopic]
+        reported = await stream.commit(1, offsets=offsets)
+        assert reported == [None, InvalidArgument, StaleMember, StaleMember, StaleMember, UnknownTopic]
         assert await committed(channel) == {0: 1}
         stream.call.cancel()
 
@@ -671,8 +671,8 @@ def test_a_coordinator_that_does_not_answer_holds_up_nothing_that_is_read_alread
 def test_who_wants_an_error_where_nothing_is_committed_is_told_one(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, "single", group="billing", auto_offset_reset=log_pb2.AUTO_OFFSET_RESET_ERROR)
-        (told,) = (await stream.until("data")).partitions
-        assert isinstance(from_status(told.error), NotFound)
+        (reported,) = (await stream.until("data")).partitions
+        assert isinstance(from_status(reported.error), NotFound)
         stream.call.cancel()
 
     serve(tmp_path, scenario)
@@ -719,15 +719,15 @@ def test_nothing_is_left_behind_by_streams_that_break(tmp_path: Path) -> None:
 
 def test_the_loop_of_the_guide_reads_and_commits(tmp_path: Path) -> None:
     guide = (Path(__file__).parents[4] / "docs" / "consume-stream.md").read_text()
-    told: dict[str, Any] = {"log_pb2": log_pb2}
-    exec(guide.partition("```python\n")[2].partition("```")[0], told)  # our own page
+    reported: dict[str, Any] = {"log_pb2": log_pb2}
+    exec(guide.partition("```python\n")[2].partition("```")[0], reported)  # our own page
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         read: list[bytes] = []
 
         async def work() -> None:
             with pytest.raises(grpc.aio.AioRpcError, match="shutting down"):
-                await told["work"](log_stub(channel), lambda each: read.extend(record.value for record in each.records))
+                await reported["work"](log_stub(channel), lambda each: read.extend(record.value for record in each.records))
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(2):

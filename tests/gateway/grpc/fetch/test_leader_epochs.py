@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 EPOCH = 7
 
 
-def told(error: Any) -> str:
+def reported(error: Any) -> str:
     return reason(error) if error.code else ""
 
 
@@ -83,7 +83,7 @@ def test_a_fetch_that_names_another_epoch_is_refused_in_its_place_and_without_wa
         partitions = [log_pb2.FetchPartition(topic="orders", current_leader_epoch=epoch) for epoch in named]
         asked = log_pb2.FetchRequest(partitions=partitions, min_bytes=10_000, max_wait_ms=15_000, format=form)
         answers = (await stub.Fetch(asked)).partitions
-        assert [told(answer.error) for answer in answers] == [
+        assert [reported(answer.error) for answer in answers] == [
             "FENCED_LEADER_EPOCH",
             "UNKNOWN_LEADER_EPOCH",
             "INVALID_ARGUMENT",
@@ -107,7 +107,7 @@ def test_offsets_are_listed_only_in_the_epoch_that_the_reader_names(tmp_path: Pa
         ]
         results = (await stub.ListOffsets(log_pb2.ListOffsetsRequest(queries=queries))).results
         refused = ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "INVALID_ARGUMENT", "", ""]
-        assert [told(result.error) for result in results] == refused * 2
+        assert [reported(result.error) for result in results] == refused * 2
         assert [result.offset for result in results] == [-1, -1, -1, 1, 1, -1, -1, -1, 0, 0]
         assert {result.leader_epoch for result in results if not result.HasField("error")} == {EPOCH}
 
@@ -195,8 +195,8 @@ def test_a_read_over_http_is_answered_only_in_the_epoch_that_it_names(tmp_path: 
         await client.produce("/v1/topics/single/records", [{"value": 1}])
         path = "/v1/topics/single/partitions/0/records"
         for query in ("", "?current_leader_epoch=7", "?current_leader_epoch=7&offset=1&wait_ms=1"):
-            told_in = await client.get(path + query)
-            assert (told_in.status, told_in.headers["tidelog-leader-epoch"]) == (200, "7")
+            reported_in = await client.get(path + query)
+            assert (reported_in.status, reported_in.headers["tidelog-leader-epoch"]) == (200, "7")
         for query, refusal in (
             ("?current_leader_epoch=6&wait_ms=15000", (503, "FENCED_LEADER_EPOCH")),
             ("?current_leader_epoch=8&wait_ms=15000", (503, "UNKNOWN_LEADER_EPOCH")),
@@ -244,7 +244,7 @@ def test_every_broker_answers_for_the_leader_of_each_partition(tmp_path: Path) -
                 for partition in partitions:
                     partition.current_leader_epoch = 1
                 answers = (await stub.Fetch(log_pb2.FetchRequest(partitions=partitions))).partitions
-                assert {told(answer.error) for answer in answers} == {"UNKNOWN_LEADER_EPOCH"}
+                assert {reported(answer.error) for answer in answers} == {"UNKNOWN_LEADER_EPOCH"}
                 path = f"/v1/topics/orders/partitions/{number}/leader-epochs/0"
                 assert (await client.get(path)).json == {"leader_epoch": 0, "end_offset": 1}
         async with channel_to(broker) as channel:
@@ -306,17 +306,17 @@ def test_a_question_for_an_epoch_waits_while_its_partition_is_between_two_leader
     with_cluster(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(("answered", "known", "is_told"), [(3, 3, True), (4, 3, True), (2, 3, False), (0, None, True)])
+@pytest.mark.parametrize(("answered", "known", "is_reported"), [(3, 3, True), (4, 3, True), (2, 3, False), (0, None, True)])
 def test_what_a_leader_of_before_has_answered_is_not_told_by_a_broker_that_knows_the_next(
-    answered: int, known: int | None, is_told: bool
+    answered: int, known: int | None, is_reported: bool
 ) -> None:
     place = TopicPartition(TopicId("0" * 32), Partition(0))
     state = None if known is None else SimpleNamespace(leader_epoch=known)
     view = SimpleNamespace(partitions=SimpleNamespace(get=lambda _: state, subscribe=lambda _: None))
     leaders = LeaderLookup(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
-    told_on = leaders.reject_stale_epoch(place, bounds)
-    assert told_on is bounds if is_told else isinstance(told_on, NotLeader)
+    reported_on = leaders.reject_stale_epoch(place, bounds)
+    assert reported_on is bounds if is_reported else isinstance(reported_on, NotLeader)
     refused = NoLeader("nobody")
     assert leaders.reject_stale_epoch(place, refused) is refused
 

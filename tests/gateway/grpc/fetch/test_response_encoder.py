@@ -45,9 +45,9 @@ def test_protobuf_reads_what_it_would_have_written(answers: list[tuple[log_pb2.F
     message = encode_fetch_response(answer_of(head, batches) for head, batches in answers)
     expected = log_pb2.FetchResponse()
     for head, batches in answers:
-        told = expected.partitions.add()
-        told.CopyFrom(head)
-        told.record_batches = b"".join(batches)
+        reported = expected.partitions.add()
+        reported.CopyFrom(head)
+        reported.record_batches = b"".join(batches)
     assert log_pb2.FetchResponse.FromString(message) == expected
     assert message == expected.SerializeToString()
 
@@ -60,9 +60,9 @@ def test_deliveries_of_a_stream_are_what_protobuf_would_have_written(
     message = encode_consumed_data([answer_of(head, batches) for head, batches in answers], delivery_id)
     expected = log_pb2.ConsumeResponse(data=log_pb2.ConsumedData(delivery_id=delivery_id))
     for head, batches in answers:
-        told = expected.data.partitions.add()
-        told.CopyFrom(head)
-        told.record_batches = b"".join(batches)
+        reported = expected.data.partitions.add()
+        reported.CopyFrom(head)
+        reported.record_batches = b"".join(batches)
     assert message == expected.SerializeToString()
 
 
@@ -71,18 +71,18 @@ def test_deliveries_of_a_stream_are_what_protobuf_would_have_written(
 def test_structured_records_come_slice_by_slice_as_protobuf_would_write_them_all(
     answers: list[tuple[log_pb2.FetchedPartition, list[list[RecordTuple]]]],
 ) -> None:
-    told = []
+    reported = []
     expected = log_pb2.FetchResponse()
     for head, slices in answers:
         pieces = [encode_records(of_slice, head.partition) for of_slice in slices]
-        told.append(answer_of(head, pieces, structured=True))
+        reported.append(answer_of(head, pieces, structured=True))
         partition = expected.partitions.add()
         partition.CopyFrom(head)
         for offset, timestamp_ms, key, value, headers in chain(*slices):
             record = partition.records.add(key=key, value=value, timestamp_ms=timestamp_ms, partition=head.partition, offset=offset)
             for name, content in headers:
                 record.headers.add(key=name, value=content)
-    message = encode_fetch_response(told)
+    message = encode_fetch_response(reported)
     assert log_pb2.FetchResponse.FromString(message) == expected
     assert message == expected.SerializeToString()
 

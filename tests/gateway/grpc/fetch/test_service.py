@@ -396,12 +396,12 @@ def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = ReadPath.fetch
-    told: list[int] = []
+    reported: list[int] = []
 
     async def telling_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[FetchResult | TidelogError]:
         answers = await as_it_is(self, targets, **options)
-        if not told:
-            told.append(len(targets))
+        if not reported:
+            reported.append(len(targets))
             answers[0] = Corrupt("wal/1/2: damaged", key="wal/1/2")
         return answers
 

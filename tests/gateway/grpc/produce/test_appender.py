@@ -51,7 +51,7 @@ def to(partition: int, value: bytes) -> log_pb2.Record:
 
 
 @pytest.mark.parametrize(
-    ("refused", "told"),
+    ("refused", "reported"),
     [
         (ready(torn(b"refused")), "INVALID_RECORD"),
         (ready(batch_of(b"refused"), expected_offset=5), "CONDITION_FAILED"),
@@ -62,7 +62,7 @@ def to(partition: int, value: bytes) -> log_pb2.Record:
     ids=["what was found before it was appended", "its condition", "its sequence", "its date", "structured"],
 )
 def test_behind_a_refused_append_nothing_of_the_message_goes_to_its_partition(
-    tmp_path: Path, refused: log_pb2.Append, told: str
+    tmp_path: Path, refused: log_pb2.Append, reported: str
 ) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         response = await stub.Produce(
@@ -75,7 +75,7 @@ def test_behind_a_refused_append_nothing_of_the_message_goes_to_its_partition(
                 ready(batch_of(b"another topic"), topic="single"),
             )
         )
-        assert reasons(response) == ["", told, "UNAVAILABLE", "", "UNAVAILABLE", ""]
+        assert reasons(response) == ["", reported, "UNAVAILABLE", "", "UNAVAILABLE", ""]
         behind = response.results[2].error
         assert behind.message.startswith("append 2 was not checked, since append 1, which comes before it in the same partition")
         assert hint(behind) == "Send it again after append 1 is resolved."

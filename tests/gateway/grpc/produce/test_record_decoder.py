@@ -59,7 +59,7 @@ def length(content: bytes) -> bytes:
     return bytes([len(content) & 0x7F | 0x80, len(content) >> 7])
 
 
-def told(record: bytes, by_hand: bool) -> object:
+def reported(record: bytes, by_hand: bool) -> object:
     """A record in a form that can be compared. Read by hand, too many headers are refused before what is torn behind them."""
     try:
         if by_hand:
@@ -75,7 +75,7 @@ def told(record: bytes, by_hand: bool) -> object:
 @settings(deadline=None)
 @given(records)
 def test_both_ways_read_the_same_record(record: log_pb2.Record) -> None:
-    assert told(record.SerializeToString(), by_hand=True) == told(record.SerializeToString(), by_hand=False)
+    assert reported(record.SerializeToString(), by_hand=True) == reported(record.SerializeToString(), by_hand=False)
 
 
 @settings(deadline=None)
@@ -87,13 +87,13 @@ def test_both_ways_agree_on_a_record_that_was_damaged(record: log_pb2.Record, da
             damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     torn = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     for message in (bytes(damaged), torn):
-        assert told(message, by_hand=True) == told(message, by_hand=False)
+        assert reported(message, by_hand=True) == reported(message, by_hand=False)
 
 
 @settings(deadline=None)
 @given(wire_fields)
 def test_both_ways_agree_on_any_fields(record: bytes) -> None:
-    assert told(record, by_hand=True) == told(record, by_hand=False)
+    assert reported(record, by_hand=True) == reported(record, by_hand=False)
 
 
 @settings(deadline=None)

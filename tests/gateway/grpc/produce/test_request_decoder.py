@@ -48,7 +48,7 @@ requests = st.builds(
 )
 
 
-def told(message: bytes, parse: Callable[[bytes], ProduceRequestView]) -> object:
+def reported(message: bytes, parse: Callable[[bytes], ProduceRequestView]) -> object:
     """What the parser makes of the message, in a form that can be compared.
 
     Read by hand, records are still bytes: whoever decodes them refuses what protobuf refuses with the whole message.
@@ -75,7 +75,7 @@ def known(records: memoryview) -> bytes:
 @given(requests)
 def test_both_ways_read_the_same_request(request: log_pb2.ProduceRequest) -> None:
     message = request.SerializeToString()
-    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+    assert reported(message, parse_produce) == reported(message, _parse_with_protobuf)
 
 
 @settings(deadline=None)
@@ -87,13 +87,13 @@ def test_both_ways_agree_on_a_message_that_was_damaged(request: log_pb2.ProduceR
             message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(message)))
     for damaged in (bytes(message), bytes(message[:cut])):
-        assert told(damaged, parse_produce) == told(damaged, _parse_with_protobuf)
+        assert reported(damaged, parse_produce) == reported(damaged, _parse_with_protobuf)
 
 
 @settings(deadline=None)
 @given(wire_fields)
 def test_both_ways_agree_on_any_fields(message: bytes) -> None:
-    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+    assert reported(message, parse_produce) == reported(message, _parse_with_protobuf)
 
 
 @settings(deadline=None)
@@ -103,7 +103,7 @@ def test_both_ways_agree_on_any_fields(message: bytes) -> None:
 @example(b"\x10\x81\x80\x80\x80\x10")  # acks beyond 32 bits
 @example(b"\x22\x04\x0a\x02\xff\xfe")  # a topic that is not UTF-8
 def test_both_ways_agree_on_any_bytes(message: bytes) -> None:
-    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+    assert reported(message, parse_produce) == reported(message, _parse_with_protobuf)
 
 
 def test_a_ready_batch_is_a_view_of_the_message_and_not_a_copy() -> None:
@@ -145,7 +145,7 @@ def test_fields_of_a_newer_client_are_skipped_by_hand(field: bytes) -> None:
     append = log_pb2.Append(topic="orders", partition=3, record_batch=b"batch").SerializeToString() + field
     message = field + b"\x22" + bytes([len(append)]) + append + field
     assert [(topic, partition) for topic, partition, *_ in _parse_by_hand(memoryview(message)).appends] == [("orders", 3)]
-    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+    assert reported(message, parse_produce) == reported(message, _parse_with_protobuf)
 
 
 def test_a_payload_that_is_given_twice_is_what_protobuf_makes_of_it() -> None:
@@ -155,7 +155,7 @@ def test_a_payload_that_is_given_twice_is_what_protobuf_makes_of_it() -> None:
         message = b"\x22" + bytes([len(append)]) + append
         (read,) = parse_produce(message).appends
         assert (read.record_batch is not None, read.records is not None) == (second is batch, second is records)
-        assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+        assert reported(message, parse_produce) == reported(message, _parse_with_protobuf)
 
 
 def test_a_message_that_only_protobuf_can_read_must_be_short() -> None:

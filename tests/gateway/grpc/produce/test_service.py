@@ -160,9 +160,9 @@ def test_one_failed_append_leaves_those_of_other_partitions_alone(tmp_path: Path
     ]
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
-        for failed, told in failing:
+        for failed, reported in failing:
             response = await stub.Produce(request(ready(batch_of(b"a"), partition=1), failed, ready(batch_of(b"i"), partition=2)))
-            assert reasons(response) == ["", told, ""]
+            assert reasons(response) == ["", reported, ""]
         assert await values(stub, 0) == await values(stub, 0, topic="single") == []
         assert await values(stub, 1) == [b"a"] * len(failing)
         assert await values(stub, 2) == [b"i"] * len(failing)
@@ -266,11 +266,11 @@ def test_a_broker_that_may_lead_no_more_calls_a_sequence_wrong_only_after_a_look
         producer_id = (await stub.InitProducer(log_pb2.InitProducerRequest())).producer_id
         gap = request(ready(sequenced_batch(producer_id, 5, b"c")), ready(batch_of(b"d")))
         lose_lease(broker.log)
-        told = await stub.Produce(gap)
-        assert reasons(told) == ["UNKNOWN_PRODUCER", "UNAVAILABLE"]
+        reported = await stub.Produce(gap)
+        assert reasons(reported) == ["UNKNOWN_PRODUCER", "UNAVAILABLE"]
         elsewhere = [ready(sequenced_batch(producer_id, 5, b"c"), partition=number) for number in range(3)]
         assert reasons(await stub.Produce(request(*elsewhere))) == ["UNKNOWN_PRODUCER"] * 3
-        assert "was not checked" in told.results[1].error.message
+        assert "was not checked" in reported.results[1].error.message
         session = broker.log.session.id
         await broker.store.create(segment_key(session, SegmentSeq(0)), [seal_of(session, 0)])
         assert reasons(await stub.Produce(gap)) == ["SESSION_FENCED", "UNAVAILABLE"]
@@ -296,9 +296,9 @@ def test_ids_that_stand_for_idempotency_keys_can_not_be_claimed(tmp_path: Path) 
 
 def test_an_append_at_another_end_than_expected_is_refused(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
-        for expected_offset, told in ((0, ""), (0, "CONDITION_FAILED"), (1, "")):
+        for expected_offset, reported in ((0, ""), (0, "CONDITION_FAILED"), (1, "")):
             response = await stub.Produce(request(ready(batch_of(b"a"), expected_offset=expected_offset)))
-            assert reasons(response) == [told]
+            assert reasons(response) == [reported]
         both = log_pb2.Append(
             topic="orders",
             records=log_pb2.RecordList(records=[log_pb2.Record(partition=0), log_pb2.Record(partition=1)]),

@@ -115,9 +115,9 @@ def test_what_was_read_and_found_no_room_in_the_buffer_is_bounded_as_well(tmp_pa
         await until(lambda: sum(not answer.done() for answer in answers) * len(read[0]) <= room_bytes)
         assert {reasons(answer.result())[0] for answer in answers if answer.done()} == {"THROTTLED"}
         broker.store.let_go()
-        told = [reasons(await answer)[0] for answer in answers]
-        assert set(told) == {"", "THROTTLED"}
-        assert end_offset(broker) == told.count("") > 10
+        reported = [reasons(await answer)[0] for answer in answers]
+        assert set(reported) == {"", "THROTTLED"}
+        assert end_offset(broker) == reported.count("") > 10
 
     serve(tmp_path, scenario, settings=LITTLE_WAITING, segments=SMALL_BUFFER)
 

@@ -172,9 +172,9 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
                 decompressed_bytes_max=64 << 20,
             ),
         )
-        told = await cluster.GetCluster(admin_pb2.GetClusterRequest())
-        assert (told.cluster_id, told.version, told.bucket) == (broker.cluster_id, broker.version, "memory://")
-        assert list(told.brokers) == [expected]
+        reported = await cluster.GetCluster(admin_pb2.GetClusterRequest())
+        assert (reported.cluster_id, reported.version, reported.bucket) == (broker.cluster_id, broker.version, "memory://")
+        assert list(reported.brokers) == [expected]
         broker.serving = False
         expected.draining = True
         assert list((await cluster.ListBrokers(admin_pb2.ListBrokersRequest())).brokers) == [expected]
@@ -185,13 +185,13 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
 def test_a_broker_tells_what_it_takes_and_without_a_session_what_it_knows(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         cluster = cluster_stub(channel)
-        told = (await cluster.GetCluster(admin_pb2.GetClusterRequest())).brokers[0].limits
-        assert (told.request_bytes_max, told.message_bytes_max) == (300_000, 200_000)
-        assert (told.buffer_bytes_max, told.decompressed_bytes_max) == (9 << 20, 400_000)
+        reported = (await cluster.GetCluster(admin_pb2.GetClusterRequest())).brokers[0].limits
+        assert (reported.request_bytes_max, reported.message_bytes_max) == (300_000, 200_000)
+        assert (reported.buffer_bytes_max, reported.decompressed_bytes_max) == (9 << 20, 400_000)
         log, broker.present_log = broker.present_log, None
-        told = (await cluster.ListBrokers(admin_pb2.ListBrokersRequest())).brokers[0].limits
+        reported = (await cluster.ListBrokers(admin_pb2.ListBrokersRequest())).brokers[0].limits
         broker.present_log = log
-        assert told == admin_pb2.BrokerLimits(request_bytes_max=300_000, message_bytes_max=200_000)
+        assert reported == admin_pb2.BrokerLimits(request_bytes_max=300_000, message_bytes_max=200_000)
 
     settings = GatewaySettings(request_bytes_max=300_000, message_bytes_max=200_000)
     segments = SegmentSettings(linger_ms=0, buffer_bytes_max=9 << 20, decompressed_bytes_max=400_000)
@@ -202,13 +202,13 @@ def test_a_topic_tells_how_large_its_batches_may_be(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         topics = topics_stub(channel)
 
-        async def told(name: str) -> int:
+        async def reported(name: str) -> int:
             topic = await topics.GetTopic(admin_pb2.GetTopicRequest(name=name))
             return int(topic.batch_bytes_max)
 
         await broker.create_topic("small", 1, {"max.message.bytes": "5000"})
-        assert await told("small") == 5000
-        assert await told("orders") == 200_000, "the broker's own limit is lower than the topic's default"
+        assert await reported("small") == 5000
+        assert await reported("orders") == 200_000, "the broker's own limit is lower than the topic's default"
 
     serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=200_000))
 
@@ -218,10 +218,10 @@ def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> No
         cluster, batch = cluster_stub(channel), batch_of(b"a", b"b")
         await log_stub(channel).Produce(request(log_pb2.Append(topic="orders", partition=1, record_batch=batch)))
         asked = admin_pb2.ExplainOffsetRequest(topic="orders", partition=1, offset=1)
-        told = await cluster.ExplainOffset(asked)
-        stored = await broker.store.get(told.object_key, start=told.range_start, end=told.range_end)
+        reported = await cluster.ExplainOffset(asked)
+        stored = await broker.store.get(reported.object_key, start=reported.range_start, end=reported.range_end)
         assert stored[16:] == batch[16:]
-        assert (told.tier, told.base_offset, told.last_offset, told.session) == ("segment", 0, 1, 1)
+        assert (reported.tier, reported.base_offset, reported.last_offset, reported.session) == ("segment", 0, 1, 1)
         asked.offset = 9
         assert await refusal(cluster.ExplainOffset(asked)) == (grpc.StatusCode.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE")
         asked.partition = 9
@@ -233,12 +233,12 @@ def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> No
 def test_a_broker_is_drained_and_takes_partitions_again(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         cluster = cluster_stub(channel)
-        told = await cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="broker-1", validate_only=True))
-        assert (told, broker.draining) == (admin_pb2.BrokerDrain(broker_id="broker-1", draining=True, partitions_led=4), False)
+        reported = await cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="broker-1", validate_only=True))
+        assert (reported, broker.draining) == (admin_pb2.BrokerDrain(broker_id="broker-1", draining=True, partitions_led=4), False)
         await cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="broker-1"))
         assert broker.draining
-        told = await cluster.UndrainBroker(admin_pb2.UndrainBrokerRequest(broker_id="broker-1"))
-        assert (told.draining, broker.draining) == (False, False)
+        reported = await cluster.UndrainBroker(admin_pb2.UndrainBrokerRequest(broker_id="broker-1"))
+        assert (reported.draining, broker.draining) == (False, False)
         unknown = cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="b9"))
         assert await refusal(unknown) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
 

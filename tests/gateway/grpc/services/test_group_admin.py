@@ -59,9 +59,9 @@ class Admin:
         return await answered(self._stub.DeleteOffsets(request))
 
     async def seek(self, *topics: groups_pb2.TopicPartitions, **asked: Any) -> list[tuple[str, int, int | None, int]]:
-        told = await answered(self._stub.SeekGroup(groups_pb2.SeekGroupRequest(group="billing", topics=topics, **asked)))
-        assert not any(row.HasField("error") for row in told.moved)
-        return [(row.topic, row.partition, row.before if row.HasField("before") else None, row.after) for row in told.moved]
+        reported = await answered(self._stub.SeekGroup(groups_pb2.SeekGroupRequest(group="billing", topics=topics, **asked)))
+        assert not any(row.HasField("error") for row in reported.moved)
+        return [(row.topic, row.partition, row.before if row.HasField("before") else None, row.after) for row in reported.moved]
 
     async def committed(self) -> dict[tuple[str, int], int]:
         found = await answered(self.members.offsets())
@@ -92,21 +92,21 @@ def test_a_group_is_described_with_its_members_and_how_far_each_partition_is_beh
         mine = encode_assignment({"orders": [0, 1], "gone": [0]})
         await answered(admin.members.sync(joined.member_id, 1, {joined.member_id: mine}, instance_id="i1"))
         await answered(admin.members.commit(offset(1, metadata="note"), member_id=joined.member_id, generation=1))
-        told = await admin.describe()
-        assert (told.group, told.state, told.generation) == ("billing", "Stable", 1)
-        assert (told.protocol_type, told.protocol, told.leader) == ("consumer", "range", joined.member_id)
-        assert told.coordinator == admin.broker.broker_id
-        (member,) = told.members
+        reported = await admin.describe()
+        assert (reported.group, reported.state, reported.generation) == ("billing", "Stable", 1)
+        assert (reported.protocol_type, reported.protocol, reported.leader) == ("consumer", "range", joined.member_id)
+        assert reported.coordinator == admin.broker.broker_id
+        (member,) = reported.members
         assert (member.member_id, member.instance_id, member.client_id) == (joined.member_id, "i1", "test")
         assert (member.assignment, member.session_timeout_ms) == (mine, SESSION_MS)
         assert member.client_host
-        behind, never_committed = told.lags
+        behind, never_committed = reported.lags
         assert (behind.topic, behind.partition, behind.committed_offset) == ("orders", 0, 1)
         assert (behind.high_watermark, behind.log_start_offset, behind.lag_records, behind.lag_seconds) == (3, 0, 2, 8.0)
         assert (behind.metadata, behind.committed_at_ms, behind.member_id) == ("note", NOW_MS, joined.member_id)
         assert not never_committed.HasField("committed_offset")
         assert (never_committed.lag_records, never_committed.lag_seconds) == (1, 3.0)
-        assert (told.lag_records, told.lag_seconds) == (3, 8.0)
+        assert (reported.lag_records, reported.lag_seconds) == (3, 8.0)
 
     serve(tmp_path, scenario)
 
@@ -115,9 +115,9 @@ def test_a_group_without_members_is_described_by_what_it_has_committed(tmp_path:
     async def scenario(admin: Admin) -> None:
         await answered(admin.members.commit(offset(0), offset(0, topic="single")))
         await admin.broker.delete_topic("single")
-        told = await admin.describe()
-        assert (told.state, list(told.members)) == ("Empty", [])
-        assert [(row.topic, row.lag_records) for row in told.lags] == [("orders", 0)], "nothing is told of deleted topics"
+        reported = await admin.describe()
+        assert (reported.state, list(reported.members)) == ("Empty", [])
+        assert [(row.topic, row.lag_records) for row in reported.lags] == [("orders", 0)], "nothing is told of deleted topics"
 
     serve(tmp_path, scenario)
 
@@ -220,10 +220,10 @@ def test_offsets_are_deleted_by_topic_and_partition_and_told(tmp_path: Path) -> 
     async def scenario(admin: Admin) -> None:
         await answered(admin.members.commit(offset(3, metadata="m"), offset(4, partition=1), offset(5, topic="single")))
         one = groups_pb2.TopicPartitions(topic="orders", partitions=[1, 2])
-        told = await admin.delete_offsets(one, validate_only=True)
-        assert [(row.topic, row.partition, row.offset) for row in told.deleted] == [("orders", 1, 4)]
+        reported = await admin.delete_offsets(one, validate_only=True)
+        assert [(row.topic, row.partition, row.offset) for row in reported.deleted] == [("orders", 1, 4)]
         assert len(await admin.committed()) == 3
-        assert (await admin.delete_offsets(one)).deleted == told.deleted
+        assert (await admin.delete_offsets(one)).deleted == reported.deleted
         assert await admin.committed() == {("orders", 0): 3, ("single", 0): 5}
         (row,) = (await admin.delete_offsets(ORDERS)).deleted
         assert (row.offset, row.metadata, row.committed_at_ms) == (3, "m", NOW_MS)
@@ -292,10 +292,10 @@ def test_a_seek_moves_what_it_names_and_the_rest_stays(tmp_path: Path) -> None:
 def test_a_seek_that_names_topics_makes_a_group_that_never_was(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         await admin.produce(1_000, 2_000, partition=2)
-        told = [("orders", 0, None, 0), ("orders", 1, None, 0), ("orders", 2, None, 2)]
-        assert await admin.seek(ORDERS, latest=True, validate_only=True) == told
+        reported = [("orders", 0, None, 0), ("orders", 1, None, 0), ("orders", 2, None, 2)]
+        assert await admin.seek(ORDERS, latest=True, validate_only=True) == reported
         assert await admin.keys() == []
-        assert await admin.seek(ORDERS, latest=True) == told
+        assert await admin.seek(ORDERS, latest=True) == reported
         assert [each.group for each in (await admin.list_groups()).groups] == ["billing"]
 
     serve(tmp_path, scenario)
@@ -319,9 +319,9 @@ def test_where_one_partition_can_not_be_told_nothing_is_moved_and_the_dry_run_sa
         orders = admin.broker.topic_cache.get("orders")
         admin.broker.log.stop_leading(TopicPartition(orders.id, Partition(1)))
         request = groups_pb2.SeekGroupRequest(group="billing", latest=True, validate_only=True)
-        told = await answered(admin.members.stub.SeekGroup(request))
-        assert [(row.partition, row.HasField("error")) for row in told.moved] == [(0, False), (1, True)]
-        assert isinstance(from_status(told.moved[1].error), Unavailable)
+        reported = await answered(admin.members.stub.SeekGroup(request))
+        assert [(row.partition, row.HasField("error")) for row in reported.moved] == [(0, False), (1, True)]
+        assert isinstance(from_status(reported.moved[1].error), Unavailable)
         error = await refused(admin.seek(latest=True))
         assert isinstance(error, Unavailable)
         assert "nothing was moved" in error.message
@@ -357,8 +357,8 @@ def test_seeks_that_mean_nothing_are_refused(
 def test_a_long_seek_is_written_in_parts_and_whole(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         await admin.broker.create_topic("wide", 300)
-        told = await admin.seek(groups_pb2.TopicPartitions(topic="wide"), earliest=True)
-        assert len(told) == len(await admin.committed()) == 300
+        reported = await admin.seek(groups_pb2.TopicPartitions(topic="wide"), earliest=True)
+        assert len(reported) == len(await admin.committed()) == 300
         await asyncio.wait_for(admin.delete(), 60)
         assert await admin.keys() == []
 

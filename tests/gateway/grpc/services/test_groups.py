@@ -48,7 +48,7 @@ def serve(tmp_path: Path, scenario: Scenario, *, settings: GatewaySettings | Non
     with_broker(tmp_path, with_channel, settings=settings, groups=groups)
 
 
-def told(status: Status) -> type[TidelogError] | None:
+def reported(status: Status) -> type[TidelogError] | None:
     return type(from_status(status)) if status.code else None
 
 
@@ -69,9 +69,9 @@ def test_members_join_share_commit_and_leave(tmp_path: Path) -> None:
         committed = await group.commit(
             offset(7, leader_epoch=3, metadata="m"), offset(2, partition=1), member_id=ids[0], generation=1
         )
-        assert [told(error) for error in committed.errors] == [None, None]
+        assert [reported(error) for error in committed.errors] == [None, None]
         left = await group.leave(ids[0], "nobody")
-        assert [told(error) for error in left.errors] == [None, UnknownMember]
+        assert [reported(error) for error in left.errors] == [None, UnknownMember]
         assert isinstance(await refused(group.heartbeat(ids[1], 1)), RebalanceInProgress)
         assert (await group.join(ids[1])).generation == 2
 
@@ -92,7 +92,7 @@ def test_offsets_are_fetched_by_topic_or_all_and_none_is_told_apart_from_zero(tm
         other = groups_pb2.TopicPartitions(topic="orders", partitions=[0], topic_id="f" * 32)
         gone = groups_pb2.TopicPartitions(topic="gone")
         found = (await group.offsets(asked, whole, other, gone)).offsets
-        rows = [(each.partition, each.offset if each.HasField("offset") else None, told(each.error)) for each in found]
+        rows = [(each.partition, each.offset if each.HasField("offset") else None, reported(each.error)) for each in found]
         assert sorted(rows, key=str) == sorted(
             [
                 (0, 0, None),
@@ -131,7 +131,7 @@ def test_each_offset_that_cannot_be_committed_is_refused_in_its_place(tmp_path: 
             offset(1, partition=2, topic_id="f" * 32),
             offset(1, topic="single", metadata="x" * 5_000),
         )
-        assert [told(error) for error in committed.errors] == [
+        assert [reported(error) for error in committed.errors] == [
             None,
             InvalidArgument,
             UnknownPartition,
@@ -159,7 +159,7 @@ def test_a_topic_that_was_deleted_and_made_again_has_no_offsets(tmp_path: Path) 
         [found] = (await group.offsets(asked)).offsets
         assert not found.HasField("offset")
         [error] = (await group.commit(offset(6, topic="single", topic_id=before))).errors
-        assert told(error) is UnknownTopic
+        assert reported(error) is UnknownTopic
 
     serve(tmp_path, scenario)
 

@@ -89,9 +89,9 @@ def test_settings_are_changed_one_by_one_or_replaced(tmp_path: Path) -> None:
         }
         assert await patch(settings={"retention.ms": None}, partition_count=4) == {"cleanup.policy": "compact"}
         replaced = await client.ask("PUT", f"{TOPICS}/orders/settings", json={"settings": {"retention.bytes": "9"}})
-        told = {setting["name"]: setting for setting in replaced.json["settings"]}
-        assert told.keys() == SETTINGS.keys()
-        assert (told["retention.bytes"]["value"], told["cleanup.policy"]["value"]) == ("9", "delete")
+        reported = {setting["name"]: setting for setting in replaced.json["settings"]}
+        assert reported.keys() == SETTINGS.keys()
+        assert (reported["retention.bytes"]["value"], reported["cleanup.policy"]["value"]) == ("9", "delete")
         assert (await client.get(f"{TOPICS}/orders/settings")).json == replaced.json
         assert (await client.get(f"{TOPICS}/orders")).json["partition_count"] == 4
 
@@ -175,11 +175,11 @@ def test_a_wrong_body_is_told_in_plain_words_with_an_example(
     tmp_path: Path, body: bytes, detail: str, hint: str, field: str | None
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        told = (await client.post(TOPICS, body)).json
-        assert told["detail"].startswith(detail), told["detail"]
-        assert len(told["detail"]) < 200
-        assert hint in told["hint"]
-        assert field in (None, told.get("field"))
+        reported = (await client.post(TOPICS, body)).json
+        assert reported["detail"].startswith(detail), reported["detail"]
+        assert len(reported["detail"]) < 200
+        assert hint in reported["hint"]
+        assert field in (None, reported.get("field"))
 
     serve(tmp_path, scenario)
 
@@ -328,10 +328,10 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
 def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await client.produce("/v1/topics/single/records", [{"value": "needle"}, {"value": 2}])
-        told = (await client.get(f"{TOPICS}/single/partitions/0/offsets/1/explain")).json
-        stored = await broker.store.get(told["object_key"], start=told["range_start"], end=told["range_end"])
+        reported = (await client.get(f"{TOPICS}/single/partitions/0/offsets/1/explain")).json
+        stored = await broker.store.get(reported["object_key"], start=reported["range_start"], end=reported["range_end"])
         assert b"needle" in stored
-        assert (told["tier"], told["base_offset"], told["last_offset"], told["segment_seq"]) == ("segment", 0, 1, 0)
+        assert (reported["tier"], reported["base_offset"], reported["last_offset"], reported["segment_seq"]) == ("segment", 0, 1, 0)
         for path, expected in (
             ("single/partitions/0/offsets/2", (416, "OFFSET_OUT_OF_RANGE")),
             ("single/partitions/0/offsets/-1", (400, "INVALID_ARGUMENT")),
@@ -355,15 +355,15 @@ def test_probes_tell_life_from_readiness(tmp_path: Path) -> None:
         broker.started = False
         assert await probes() == [200, 503, 503]
         for path in ("/readyz", "/startupz"):
-            told = (await client.get(path)).json
-            assert told["status"] == ("not serving" if path == "/readyz" else "starting")
+            reported = (await client.get(path)).json
+            assert reported["status"] == ("not serving" if path == "/readyz" else "starting")
         assert (await client.get("/livez")).json == {"status": "ok"}
 
     serve(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
-    ("started", "log", "told"),
+    ("started", "log", "reported"),
     [
         (True, None, ("not serving", "the broker is shutting down", "another broker")),
         (True, NoLeader("it is opening one"), ("not serving", "it is opening one", "Retry")),
@@ -372,7 +372,7 @@ def test_probes_tell_life_from_readiness(tmp_path: Path) -> None:
     ],
 )
 def test_who_is_not_ready_says_why_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool, log: TidelogError | None, told: tuple[str, str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool, log: TidelogError | None, reported: tuple[str, str, str]
 ) -> None:
     def no_log(_: SmallBroker) -> NoReturn:
         assert log is not None
@@ -384,7 +384,7 @@ def test_who_is_not_ready_says_why_and_what_to_do(
             if log is not None:
                 stopped.setattr(SmallBroker, "log", property(no_log))
             answer = await client.get("/readyz")
-        status, reason, hint = told
+        status, reason, hint = reported
         assert (answer.status, answer.json["status"]) == (503, status)
         assert answer.json["reason"].startswith(reason)
         assert hint in answer.json["hint"]
@@ -401,11 +401,11 @@ def test_a_broker_without_a_session_says_what_keeps_it_from_one(tmp_path: Path, 
         broker.metadata_trouble = StoreTrouble("the metadata are away", "Bring them back.")
         with monkeypatch.context() as stopped:
             stopped.setattr(SmallBroker, "log", property(no_log))
-            told = (await client.get("/readyz")).json
-            assert (told["reason"], told["hint"]) == ("it is opening one; the metadata are away", "Bring them back.")
+            reported = (await client.get("/readyz")).json
+            assert (reported["reason"], reported["hint"]) == ("it is opening one; the metadata are away", "Bring them back.")
             broker.bucket_trouble = StoreTrouble("No space left on device", "Free disk space.")
-            told = (await client.get("/readyz")).json
-        assert (told["reason"], told["hint"]) == ("it is opening one; No space left on device", "Free disk space.")
+            reported = (await client.get("/readyz")).json
+        assert (reported["reason"], reported["hint"]) == ("it is opening one; No space left on device", "Free disk space.")
 
     serve(tmp_path, scenario)
 
@@ -459,7 +459,7 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         document = (await client.get("/openapi.json")).json
         validate(document)
-        told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        reported = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
         app = admin_api(broker)
         served = {(method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods or ()}
         fast = {
@@ -467,12 +467,12 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
             ("GET", "/v1/topics/{topic}/records"),
             ("GET", "/v1/topics/{topic}/partitions/{partition}/records"),
         }
-        of_groups = {(method, path) for method, path in told if path.startswith("/v1/groups")}
+        of_groups = {(method, path) for method, path in reported if path.startswith("/v1/groups")}
         asked_often = {
             ("GET", path)
             for path in ("/livez", "/readyz", "/startupz", "/metrics", "/metrics/detail", "/v1/cluster", "/v1/brokers")
         }
-        assert told == served | fast | of_groups | asked_often
+        assert reported == served | fast | of_groups | asked_often
         status = HttpStatus(broker)
         assert all(status.handler(path.removeprefix("/")) for _, path in asked_often)
         groups = HttpGroups(broker, InterruptibleWaits(), ResponseBudget(broker.settings, InterruptibleWaits()))
@@ -515,8 +515,8 @@ def test_what_administration_needs_is_made_once_with_its_first_requests(tmp_path
 
 def test_a_broker_is_drained_and_takes_partitions_again(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        told = await client.ask("POST", "/v1/brokers/broker-1/drain?validate_only=true")
-        assert (told.json, broker.draining) == ({"broker_id": "broker-1", "draining": True, "partitions_led": 4}, False)
+        reported = await client.ask("POST", "/v1/brokers/broker-1/drain?validate_only=true")
+        assert (reported.json, broker.draining) == ({"broker_id": "broker-1", "draining": True, "partitions_led": 4}, False)
         asked = [await client.ask("POST", f"/v1/brokers/broker-1/{command}") for command in ("drain", "undrain", "drain")]
         assert [(answer.status, answer.json["draining"]) for answer in asked] == [(200, True), (200, False), (200, True)]
         assert broker.draining

@@ -23,8 +23,8 @@ def test_a_group_tells_its_members_and_how_far_it_is_behind(tmp_path: Path) -> N
         await member.join()
         await member.read(max_records=3)
         await member.commit()
-        told = (await client.get("/v1/groups/g")).json
-        assert {name: told[name] for name in ("group", "state", "generation", "protocol_type", "protocol", "leader")} == {
+        reported = (await client.get("/v1/groups/g")).json
+        assert {name: reported[name] for name in ("group", "state", "generation", "protocol_type", "protocol", "leader")} == {
             "group": "g",
             "state": "Stable",
             "generation": 1,
@@ -32,8 +32,8 @@ def test_a_group_tells_its_members_and_how_far_it_is_behind(tmp_path: Path) -> N
             "protocol": "cooperative-sticky",
             "leader": "script-1",
         }
-        assert told["coordinator"] == "broker-1"
-        assert told["members"] == [
+        assert reported["coordinator"] == "broker-1"
+        assert reported["members"] == [
             {
                 "member_id": "script-1",
                 "instance_id": "",
@@ -44,13 +44,13 @@ def test_a_group_tells_its_members_and_how_far_it_is_behind(tmp_path: Path) -> N
                 "assignment": [{"topic": "orders", "partitions": [0, 1, 2]}],
             }
         ]
-        assert told["lag_records"] == 6
-        assert [(lag["partition"], lag["committed_offset"], lag["lag_records"], lag["member_id"]) for lag in told["lags"]] == [
+        assert reported["lag_records"] == 6
+        assert [(lag["partition"], lag["committed_offset"], lag["lag_records"], lag["member_id"]) for lag in reported["lags"]] == [
             (0, 3, 0, "script-1"),
             (1, None, 3, "script-1"),
             (2, None, 3, "script-1"),
         ]
-        assert told["lag_seconds"] == max(lag["lag_seconds"] for lag in told["lags"])
+        assert reported["lag_seconds"] == max(lag["lag_seconds"] for lag in reported["lags"])
         assert await client.refused(client.get("/v1/groups/nobody")) == (404, "UNKNOWN_GROUP")
 
     serve(tmp_path, scenario)
@@ -142,8 +142,8 @@ def test_committed_offsets_are_told_of_one_topic_or_of_all(tmp_path: Path) -> No
     async def scenario(broker: SmallBroker, client: Client) -> None:
         offsets = [{"topic": topic, "partition": 0, "offset": 4, "leader_epoch": 7} for topic in ("single", "orders")]
         assert (await client.ask("POST", "/v1/groups/g/offsets", json={"offsets": offsets})).status == 200
-        told = (await client.get("/v1/groups/g/offsets")).json["offsets"]
-        assert [(offset["topic"], offset["leader_epoch"]) for offset in told] == [("orders", 7), ("single", 7)]
+        reported = (await client.get("/v1/groups/g/offsets")).json["offsets"]
+        assert [(offset["topic"], offset["leader_epoch"]) for offset in reported] == [("orders", 7), ("single", 7)]
         assert len((await client.get("/v1/groups/g/offsets?topic=single")).json["offsets"]) == 1
         await broker.delete_topic("single")
         assert await committed(client) == {("orders", 0): 4}

@@ -29,8 +29,10 @@ def test_every_assignor_is_offered_with_nothing_owned() -> None:
 
 
 def test_the_leader_remembers_in_its_own_assignment_what_it_saw() -> None:
-    told = joined({ME: encode_subscription(Subscription(("a",))), OTHER: encode_subscription(Subscription(("a", "b", "later")))})
-    made = member_leader.assignments(told, subscribers(told), {"a": 3, "b": 1, "later": 0})
+    reported = joined(
+        {ME: encode_subscription(Subscription(("a",))), OTHER: encode_subscription(Subscription(("a", "b", "later")))}
+    )
+    made = member_leader.assignments(reported, subscribers(reported), {"a": 3, "b": 1, "later": 0})
     assert member_leader.assigned(made[ME]) == ([("a", 0), ("a", 1)], {"a": 3, "b": 1, "later": 0})
     assert member_leader.assigned(made[OTHER]) == ([("a", 2), ("b", 0)], {})
     assert decode_assignment(made[ME]) == {"a": [0, 1]}, "as any client of Kafka's protocol reads it"
@@ -38,15 +40,15 @@ def test_the_leader_remembers_in_its_own_assignment_what_it_saw() -> None:
 
 def test_what_is_too_much_to_remember_is_left_out() -> None:
     topics = tuple(f"{number:0200}" for number in range(200))
-    told = joined({ME: encode_subscription(Subscription(topics))})
-    made = member_leader.assignments(told, subscribers(told), dict.fromkeys(topics, 1))
+    reported = joined({ME: encode_subscription(Subscription(topics))})
+    made = member_leader.assignments(reported, subscribers(reported), dict.fromkeys(topics, 1))
     found = member_leader.assigned(made[ME])
     assert (len(found.partitions), found.seen) == (200, {})
 
 
 def test_a_member_whose_subscription_can_not_be_read_spoils_nothing() -> None:
-    told = joined({ME: encode_subscription(Subscription(("a",))), OTHER: b"\xff"})
-    made = member_leader.assignments(told, subscribers(told), {"a": 2})
+    reported = joined({ME: encode_subscription(Subscription(("a",))), OTHER: b"\xff"})
+    made = member_leader.assignments(reported, subscribers(reported), {"a": 2})
     assert member_leader.assigned(made[ME]).partitions == [("a", 0), ("a", 1)]
 
 

@@ -23,8 +23,8 @@ async def produce(client: Client, count: int, *, first: int = 0, topic: str = "o
 
 
 async def committed(client: Client, group: str = "g") -> dict[tuple[str, int], int]:
-    told = (await client.get(f"/v1/groups/{group}/offsets")).json["offsets"]
-    return {(offset["topic"], offset["partition"]): offset["offset"] for offset in told}
+    reported = (await client.get(f"/v1/groups/{group}/offsets")).json["offsets"]
+    return {(offset["topic"], offset["partition"]): offset["offset"] for offset in reported}
 
 
 def test_a_member_joins_reads_commits_and_leaves(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_a_member_joins_reads_commits_and_leaves(tmp_path: Path) -> None:
         assert (await member.read()).json["records"] == []
         beat = await member.heartbeat()
         assert (beat.status, beat.body, "content-length" in beat.headers) == (204, b"", False)
-        told = await member.commit()
-        assert told.json["offsets"] == [
+        reported = await member.commit()
+        assert reported.json["offsets"] == [
             {"topic": "orders", "partition": partition, "offset": offset} for partition, offset in ((0, 3), (1, 2), (2, 2))
         ]
         assert await committed(client) == {("orders", 0): 3, ("orders", 1): 2, ("orders", 2): 2}

@@ -67,9 +67,9 @@ def test_three_brokers_answer_in_turn(tmp_path: Path) -> None:
             for base in bases_of(cluster):
                 offsets = (await client.get(f"{base}/v1/groups/g/offsets")).json["offsets"]
                 assert [offset["offset"] for offset in offsets] == [4, 4, 4]
-                told = (await client.get(f"{base}/v1/groups/g")).json
-                assert (told["state"], told["lag_records"], len(told["members"])) == ("Stable", 0, 2)
-                assert told["coordinator"] == coordinator_of(cluster, "g").broker_id
+                reported = (await client.get(f"{base}/v1/groups/g")).json
+                assert (reported["state"], reported["lag_records"], len(reported["members"])) == ("Stable", 0, 2)
+                assert reported["coordinator"] == coordinator_of(cluster, "g").broker_id
             for member in members:
                 assert (await member.leave()).status == 204
 
@@ -185,7 +185,7 @@ def test_scripts_that_come_and_go_miss_nothing_while_a_broker_stops(tmp_path: Pa
                 await asyncio.wait(scripts)
             await script("the last", 60)
             assert seen == set(range(produced))
-            told = (await client.get(f"{bases[0]}/v1/groups/g")).json
-            assert (told["state"], told["lag_records"]) == ("Empty", 0)
+            reported = (await client.get(f"{bases[0]}/v1/groups/g")).json
+            assert (reported["state"], reported["lag_records"]) == ("Empty", 0)
 
     with_cluster(tmp_path, scenario, count=3)

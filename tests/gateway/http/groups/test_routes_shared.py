@@ -121,17 +121,17 @@ def test_a_member_over_grpc_that_leads_assigns_to_one_over_http(tmp_path: Path) 
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
             group = GroupCalls(channel, "g")
             offered = groups_pb2.GroupProtocol(name="range", metadata=encode_subscription(Subscription(("orders",))))
-            told = await group.join(protocols=[offered])
-            await group.sync(told.member_id, told.generation, {})
+            reported = await group.join(protocols=[offered])
+            await group.sync(reported.member_id, reported.generation, {})
             script = HttpMember(client, "g")
             joining = asyncio.create_task(script.join())
             await joined_by(broker, 2)
-            told = await group.join(told.member_id, protocols=[offered])
-            ids = [member.member_id for member in told.members]
-            assert (told.leader, told.protocol) == (told.member_id, "range")
-            [its_id] = set(ids) - {told.member_id}
-            by_hand = {told.member_id: encode_assignment({"orders": [0]}), its_id: encode_assignment({"orders": [2, 1]})}
-            synced = await group.sync(told.member_id, told.generation, by_hand)
+            reported = await group.join(reported.member_id, protocols=[offered])
+            ids = [member.member_id for member in reported.members]
+            assert (reported.leader, reported.protocol) == (reported.member_id, "range")
+            [its_id] = set(ids) - {reported.member_id}
+            by_hand = {reported.member_id: encode_assignment({"orders": [0]}), its_id: encode_assignment({"orders": [2, 1]})}
+            synced = await group.sync(reported.member_id, reported.generation, by_hand)
             assert decode_assignment(synced.assignment) == {"orders": [0]}
             answer = await joining
             assert (answer.json["leader"], answer.json["assignor"]) == (False, "range")
@@ -204,12 +204,12 @@ def test_who_hangs_up_while_the_leader_assigns_is_no_member(tmp_path: Path) -> N
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
             group = GroupCalls(channel, "g")
             offered = groups_pb2.GroupProtocol(name="range", metadata=encode_subscription(Subscription(("orders",))))
-            told = await group.join(protocols=[offered])
-            await group.sync(told.member_id, told.generation, {})
+            reported = await group.join(protocols=[offered])
+            await group.sync(reported.member_id, reported.generation, {})
             impatient = asyncio.create_task(HttpMember(client, "g").join())
             await joined_by(broker, 2)
-            told = await group.join(told.member_id, protocols=[offered])
-            assert (told.leader, len(told.members)) == (told.member_id, 2)
+            reported = await group.join(reported.member_id, protocols=[offered])
+            assert (reported.leader, len(reported.members)) == (reported.member_id, 2)
             while not (await broker.coordinated_groups.describe("g")).syncing:  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.001)
             impatient.cancel()

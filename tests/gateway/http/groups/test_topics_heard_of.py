@@ -27,7 +27,7 @@ from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.records.json_values import JsonFormat
-from tests.kit.gateway.told_log import P0, Topics, topic
+from tests.kit.gateway.reported_log import P0, Topics, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
 LAG_S = 0.3
@@ -203,9 +203,9 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
         unknown_here = TopicPartition(TopicId("b" * 32), Partition(0))
         read = {P0: CursorEntry(7, must_stay=True), unknown_here: CursorEntry(9, must_stay=True)}
         member = MemberIdentity("g", MemberId("m"), NO_INSTANCE, Generation(1))
-        cursor, told = await HttpGroupOffsets(cast(BrokerApi, broker)).commit_cursor(member, Cursor(Generation(1), read))
+        cursor, reported = await HttpGroupOffsets(cast(BrokerApi, broker)).commit_cursor(member, Cursor(Generation(1), read))
         assert committed == [P0]
-        assert [answer.offset for answer in told] == [7]
+        assert [answer.offset for answer in reported] == [7]
         assert cursor.uncommitted == {unknown_here: 9}, "it is committed with a later request"
 
     simulated(scenario)

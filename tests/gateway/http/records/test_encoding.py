@@ -81,8 +81,8 @@ def test_events_carry_the_id_to_resume_with() -> None:
 
 def test_formats_are_of_keys_and_values_apart() -> None:
     formats = Formats(JsonFormat.BASE64, JsonFormat.TEXT)
-    told = msgspec.json.decode(as_lines(RECORDS[:1], 0, formats))
-    assert (told["key"], told["value"]) == ("Yy03", '{"id": 7}')
+    reported = msgspec.json.decode(as_lines(RECORDS[:1], 0, formats))
+    assert (reported["key"], reported["value"]) == ("Yy03", '{"id": 7}')
 
 
 def test_a_record_that_does_not_fit_the_format_is_named() -> None:

@@ -121,10 +121,15 @@ def test_an_offset_out_of_range_is_a_416_with_the_range(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await fill(client)
         answer = await client.get(f"{RECORDS}?offset=6")
-        told = answer.json
-        assert (answer.status, told["code"], told["log_start_offset"], told["high_watermark"]) == (416, "OFFSET_OUT_OF_RANGE", 0, 5)
-        assert told["detail"] == "single/0 holds offsets 0 to 4; 6 was asked for"
-        assert told["hint"] == "Read from offset=earliest (0), or from offset=latest (5) for new records only."
+        reported = answer.json
+        assert (answer.status, reported["code"], reported["log_start_offset"], reported["high_watermark"]) == (
+            416,
+            "OFFSET_OUT_OF_RANGE",
+            0,
+            5,
+        )
+        assert reported["detail"] == "single/0 holds offsets 0 to 4; 6 was asked for"
+        assert reported["hint"] == "Read from offset=earliest (0), or from offset=latest (5) for new records only."
         assert answer.headers["content-range"] == "offsets */5"
         for accept in ("application/x-ndjson", "text/event-stream", "application/vnd.apache.arrow.stream"):
             assert await client.refused(client.get(f"{RECORDS}?offset=6", accept=accept)) == (416, "OFFSET_OUT_OF_RANGE")

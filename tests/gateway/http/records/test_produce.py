@@ -220,9 +220,9 @@ def test_one_record_that_can_not_be_taken_refuses_the_whole_request(tmp_path: Pa
 
 def test_invalid_json_and_utf8_name_their_position(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        told = (await client.post(SINGLE, b'{"records":[{"value":"\xff"}]}')).json
-        assert told["byte"] == 22
-        assert "byte 22" in told["detail"]
+        reported = (await client.post(SINGLE, b'{"records":[{"value":"\xff"}]}')).json
+        assert reported["byte"] == 22
+        assert "byte 22" in reported["detail"]
         assert "(byte 25)" in (await client.post(SINGLE, b'{"records":[{"value":nul}]}')).json["detail"]
 
     serve(tmp_path, scenario)
@@ -356,8 +356,8 @@ def test_a_commit_that_does_not_come_in_time_is_a_504_that_may_be_durable(tmp_pa
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.store.hold()
         answer = await client.produce(f"{SINGLE}?timeout_ms=20", [{"value": 1}])
-        told = answer.json
-        assert (answer.status, told["code"], told["retryable"], told["nothing_was_written"]) == (
+        reported = answer.json
+        assert (answer.status, reported["code"], reported["retryable"], reported["nothing_was_written"]) == (
             504,
             "OUTCOME_UNKNOWN",
             True,
@@ -382,11 +382,11 @@ def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path)
         assert "bucket" not in wrong.json["detail"]
         broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
         half = client.produce(f"{ORDERS}?timeout_ms=20", [{"partition": 1}, {"partition": 1}, {"partition": 0}])
-        told = [result["error"] for result in (await half).json["results"]]
-        assert [error["code"] for error in told] == ["NO_LEADER", "NO_LEADER", "OUTCOME_UNKNOWN"]
-        assert all(error["detail"].count("No space left on device") == 1 for error in told)
-        assert "orders/1" in told[0]["detail"]
-        assert not any(broker.topic_cache.get("orders").id in error["detail"] for error in told)
+        reported = [result["error"] for result in (await half).json["results"]]
+        assert [error["code"] for error in reported] == ["NO_LEADER", "NO_LEADER", "OUTCOME_UNKNOWN"]
+        assert all(error["detail"].count("No space left on device") == 1 for error in reported)
+        assert "orders/1" in reported[0]["detail"]
+        assert not any(broker.topic_cache.get("orders").id in error["detail"] for error in reported)
         broker.bucket_trouble = None
         broker.store.let_go()
         assert (await client.produce(SINGLE, [{"value": 2}])).status == 200
@@ -420,11 +420,11 @@ def test_a_partition_that_fails_shows_in_its_places_and_the_others_are_written(t
         broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
         sent = [{"value": number, "partition": number % 3} for number in range(5)]
         answer = await client.produce(ORDERS, sent)
-        told = answer.json["results"]
+        reported = answer.json["results"]
         assert answer.status == 200
-        assert [result.get("offset") for result in told] == [0, None, 0, 1, None]
-        assert [result["error"]["code"] for result in told if "error" in result] == ["NO_LEADER", "NO_LEADER"]
-        assert told[1]["error"]["detail"] == "this broker does not lead orders/1"
+        assert [result.get("offset") for result in reported] == [0, None, 0, 1, None]
+        assert [result["error"]["code"] for result in reported if "error" in result] == ["NO_LEADER", "NO_LEADER"]
+        assert reported[1]["error"]["detail"] == "this broker does not lead orders/1"
         answer = await client.produce(ORDERS, [{"partition": 1}, {"partition": 1}])
         assert (answer.status, answer.json["code"]) == (503, "NO_LEADER")
 

@@ -57,20 +57,20 @@ def test_the_fast_way_tells_what_the_slow_way_tells(drawn: list[tuple[int, bool]
             found.append(appended(first, size))
             first += size
     plan = Plan(np.array(partitions), batches)
-    told = msgspec.json.decode(results_as_json(plan, found, Acks.ALL))["results"]
+    reported = msgspec.json.decode(results_as_json(plan, found, Acks.ALL))["results"]
     slowly = [
         (partition, outcome.base_offset + place)
         for partition, outcome, place in outcome_by_record(plan, found)
         if isinstance(outcome, Appended)
     ]
-    assert [(result["partition"], result["offset"]) for result in told] == slowly
+    assert [(result["partition"], result["offset"]) for result in reported] == slowly
 
 
 def test_a_failed_partition_shows_in_its_places() -> None:
     lines = results_as_lines(MIXED, [appended(10, 2), appended(12, 1, duplicate=True), LOST], Acks.ALL).splitlines()
-    told = [msgspec.json.decode(line) for line in lines]
-    assert [result.get("offset") for result in told] == [10, None, 11, 12]
-    assert told[1]["error"] == {
+    reported = [msgspec.json.decode(line) for line in lines]
+    assert [result.get("offset") for result in reported] == [10, None, 11, 12]
+    assert reported[1]["error"] == {
         "code": "NO_LEADER",
         "detail": "nobody leads orders/0",
         "retryable": True,
@@ -78,12 +78,12 @@ def test_a_failed_partition_shows_in_its_places() -> None:
         "hint": "Retry with back-off.",
         "partition": 0,
     }
-    assert told[3] == {"partition": 1, "offset": 12, "duplicate": True}
+    assert reported[3] == {"partition": 1, "offset": 12, "duplicate": True}
 
 
 def test_without_acknowledgements_there_are_no_offsets() -> None:
-    told = msgspec.json.decode(results_as_json(MIXED, [appended(10, 2), appended(12, 1), appended(5, 1)], Acks.NONE))
-    assert told["results"] == [{"partition": 1}, {"partition": 0}, {"partition": 1}, {"partition": 1}]
+    reported = msgspec.json.decode(results_as_json(MIXED, [appended(10, 2), appended(12, 1), appended(5, 1)], Acks.NONE))
+    assert reported["results"] == [{"partition": 1}, {"partition": 0}, {"partition": 1}, {"partition": 1}]
 
 
 def test_results_as_arrow_have_three_columns() -> None:
@@ -139,6 +139,6 @@ def test_no_form_of_an_answer_is_longer_than_was_told_before_it_was_made(
     found: list[Outcome] = [
         LOST if what == "lost" else appended(base, count, duplicate=what == "repeat") for _, count, base, what in drawn
     ]
-    told = answer_bytes_max(plan, found, acks)
+    reported = answer_bytes_max(plan, found, acks)
     for encode in (results_as_json, results_as_lines, results_as_arrow):
-        assert len(encode(plan, found, acks)) <= told
+        assert len(encode(plan, found, acks)) <= reported

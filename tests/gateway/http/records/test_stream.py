@@ -247,8 +247,8 @@ def test_a_stream_that_can_not_go_on_tells_why(tmp_path: Path) -> None:
             await stream.next()
             await lines.content.readline()
             broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
-            told = await stream.next()
-            assert (told["code"], told["detail"]) == ("NO_LEADER", "this broker does not lead orders/1")
+            reported = await stream.next()
+            assert (reported["code"], reported["detail"]) == ("NO_LEADER", "this broker does not lead orders/1")
             assert await stream.next() is None
             assert msgspec.json.decode(await lines.content.readline())["error"]["code"] == "NO_LEADER"
             assert await lines.content.read() == b""
@@ -260,8 +260,8 @@ def test_a_value_that_does_not_fit_the_format_ends_the_stream_with_its_offset(tm
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await client.produce(TOPIC, [{"value": "no JSON", "partition": 1}])
         async with events(client, f"{PARTITION}?value_format=json") as stream:
-            told = await stream.next()
-            assert (told["code"], told["offset"]) == ("INVALID_ARGUMENT", 0)
+            reported = await stream.next()
+            assert (reported["code"], reported["offset"]) == ("INVALID_ARGUMENT", 0)
             assert await stream.next() is None
 
     serve(tmp_path, scenario)
@@ -403,8 +403,8 @@ def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, 
                 assert not first.done()
                 others.close()
                 assert values([await first, await stream.next(), await stream.next()]) == [0, 1, 2]
-                told = [msgspec.json.decode(await lines.content.readline()) for _ in range(3)]
-                assert values(told) == [0, 1, 2]
+                reported = [msgspec.json.decode(await lines.content.readline()) for _ in range(3)]
+                assert values(reported) == [0, 1, 2]
                 await produce(client, 3)
                 assert (await stream.next())["value"] == 3
             await until(lambda: room.bytes_used == 0)
@@ -439,10 +439,10 @@ def test_a_stream_of_what_was_compressed_far_comes_in_parts_each_record_once(tmp
             await client.post(f"{TOPIC}?partition={partition}", batch, "application/vnd.tidelog.record-batch")
         answer = await client.get(f"{TOPIC}?max_bytes={32 * KIB}&wait_ms=0", accept=accept)
         if accept == "application/x-ndjson":
-            told = answer.lines
+            reported = answer.lines
         else:
-            told = [msgspec.json.decode(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: ")]
+            reported = [msgspec.json.decode(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: ")]
         for partition in range(3):
-            assert [record["offset"] for record in told if record["partition"] == partition] == list(range(1000))
+            assert [record["offset"] for record in reported if record["partition"] == partition] == list(range(1000))
 
     serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=64 * KIB))

@@ -9,20 +9,20 @@ from tests.kit.certificates import Authority
 
 
 class Call:
-    def __init__(self, **told: list[bytes]) -> None:
-        self._told = told
+    def __init__(self, **reported: list[bytes]) -> None:
+        self._reported = reported
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        return self._told
+        return self._reported
 
 
 def test_both_doors_tell_the_same_subject() -> None:
     pem, _ = Authority().sign("billing, inc.", organization="Example")
-    told = grpc_subject(Call(transport_security_type=[b"ssl"], x509_pem_cert=[pem]))
-    assert told == ClientSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
+    reported = grpc_subject(Call(transport_security_type=[b"ssl"], x509_pem_cert=[pem]))
+    assert reported == ClientSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
     subject = subject_of_der(ssl.PEM_cert_to_DER_cert(pem.decode()))
-    assert subject == told
-    assert http_subject({"state": {"tls_subject": subject}}) == told
+    assert subject == reported
+    assert http_subject({"state": {"tls_subject": subject}}) == reported
 
 
 def test_who_shows_no_certificate_is_nobody() -> None:

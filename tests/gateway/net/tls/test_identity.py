@@ -50,10 +50,10 @@ def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
 
 def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, authority: Authority) -> None:
     files = TlsReloader(settings_of(made))
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     async def changed() -> None:
-        told.append(files.identity.cert)
+        reported.append(files.identity.cert)
 
     files.subscribe(changed)
     cert, key = authority.sign("server")
@@ -62,7 +62,7 @@ def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, auth
     context = files.context
     assert reload(files)
     assert files.context is not context, "a handshake that is under way goes on with the old one"
-    assert told == [cert]
+    assert reported == [cert]
 
 
 def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(

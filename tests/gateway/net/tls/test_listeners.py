@@ -62,7 +62,7 @@ def test_both_doors_speak_tls_and_http_knows_the_client_by_its_certificate(tmp_p
 
 
 def test_grpc_knows_the_client_by_its_certificate(tmp_path: Path) -> None:
-    async def told(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    async def reported(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         return str(grpc_subject(context)).encode()
 
     async def main() -> None:
@@ -70,7 +70,7 @@ def test_grpc_knows_the_client_by_its_certificate(tmp_path: Path) -> None:
         pair = TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key, tls_client_ca_file=made.ca, tls_client_auth="required")
         server = grpc.aio.server()
         port = server.add_secure_port("127.0.0.1:0", TlsReloader(pair).server_credentials())
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(told)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(reported)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", {"Who": handler}),))
         await server.start()
         shown = grpc.ssl_channel_credentials(*(path.read_bytes() for path in (made.ca, made.client_key, made.client_cert)))
@@ -202,9 +202,9 @@ def test_metrics_that_are_open_are_open_to_who_shows_no_certificate(tmp_path: Pa
             assert refused.status == 401
         server._open_paths = METRICS_PATHS
         async with served.session(shown=False) as session:
-            async with session.get("/metrics") as told:
-                assert told.status == 200
-                assert b"tidelog_" in await told.read()
+            async with session.get("/metrics") as reported:
+                assert reported.status == 200
+                assert b"tidelog_" in await reported.read()
             async with session.get("/v1/topics") as refused:
                 assert refused.status == 401
 
@@ -218,11 +218,11 @@ def test_who_shows_no_certificate_is_told_of_in_the_audit_log(tmp_path: Path) ->
     async def scenario(served: TlsCluster) -> None:
         async with served.session(shown=False) as session, session.get("/v1/topics/secrets/records") as refused:
             assert refused.status == 401
-            told = await refused.json(content_type=None)
+            reported = await refused.json(content_type=None)
         await until(lambda: file.exists() and bool(file.read_text()))
         line = json.loads(file.read_text())
         assert (line["outcome"], line["listener"], line["address"]) == ("UNAUTHENTICATED", "http", "127.0.0.1")
-        assert (line["call"], line["request_id"]) == ("GET /v1/topics/{topic}/records", told["request_id"])
+        assert (line["call"], line["request_id"]) == ("GET /v1/topics/{topic}/records", reported["request_id"])
 
     access = AccessSettings(authentication=True, admin_key_file=key, audit_log=str(file))
     with_tls_cluster(tmp_path, scenario, access=access)

@@ -79,9 +79,9 @@ class HttpStream:
     async def run(self) -> None:
         async with (
             self._served.session() as session,
-            session.get("/v1/topics/orders/records?offset=earliest", headers={"accept": "text/event-stream"}) as told,
+            session.get("/v1/topics/orders/records?offset=earliest", headers={"accept": "text/event-stream"}) as reported,
         ):
-            async for line in told.content:
+            async for line in reported.content:
                 self.count += line.startswith(b"data:") and b'"value"' in line
         raise AssertionError("the stream ended")
 

@@ -63,7 +63,7 @@ class Guarded:
         try:
             answer: bytes = await multi(request.SerializeToString(), metadata=(*shown, *metadata), timeout=60)
         except grpc.aio.AioRpcError as error:
-            raise told(error) from None
+            raise reported(error) from None
         return answer
 
     async def audited(self) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ class Guarded:
         return [json.loads(line) for line in self.audit_file.read_text().splitlines()]
 
 
-def told(error: grpc.aio.AioRpcError) -> TidelogError:
+def reported(error: grpc.aio.AioRpcError) -> TidelogError:
     trailers: Any = dict(error.trailing_metadata() or ())
     assert DETAILS_TRAILER in trailers, error
     found = from_status(Status.FromString(trailers[DETAILS_TRAILER]))

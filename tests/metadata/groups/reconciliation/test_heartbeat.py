@@ -275,7 +275,7 @@ class Client:
         self.topics = frozenset({"orders"})
         self.epoch = JOINING
         self.owned: Partitions = NO_PARTITIONS
-        self.told: Partitions = NO_PARTITIONS
+        self.reported: Partitions = NO_PARTITIONS
         self.says_all = True
         self.joined = False
 
@@ -285,7 +285,7 @@ class Client:
 
     def beat(self, groups: Groups, *, is_lost: bool, gives_up: bool) -> None:
         if gives_up:
-            self.owned &= self.told
+            self.owned &= self.reported
         more: dict[str, Any] = {}
         if self.says_all or self.epoch == JOINING:
             more = {"topics": self.topics, "rebalance_timeout_ms": 1_000}
@@ -302,13 +302,13 @@ class Client:
             return
         self.epoch = answer.epoch
         if answer.assignment is not None:
-            self.told = answer.assignment
-            self.owned |= self.told if self.owned <= self.told else self.owned & self.told
-        if self.owned <= self.told:
-            self.owned = self.told
+            self.reported = answer.assignment
+            self.owned |= self.reported if self.owned <= self.reported else self.owned & self.reported
+        if self.owned <= self.reported:
+            self.owned = self.reported
 
     def restart(self) -> None:
-        self.epoch, self.owned, self.told, self.says_all = JOINING, NO_PARTITIONS, NO_PARTITIONS, True
+        self.epoch, self.owned, self.reported, self.says_all = JOINING, NO_PARTITIONS, NO_PARTITIONS, True
 
 
 _steps = st.one_of(

@@ -65,7 +65,7 @@ async def in_the_end(ask: Callable[[], Awaitable[T]]) -> T:
                 return await ask()
 
 
-async def refused_as(store: EtcdStore, key: str, told: str) -> None:
+async def refused_as(store: EtcdStore, key: str, reported: str) -> None:
     """Returns when a write is refused in these words: sooner it is unknown, or has found no time to be tried."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -74,10 +74,10 @@ async def refused_as(store: EtcdStore, key: str, told: str) -> None:
             except OutcomeUnknown:
                 continue
             except Unavailable as error:
-                if told in str(error):
+                if reported in str(error):
                     return
             else:
-                raise AssertionError(f"it was taken, and not refused as {told!r}")
+                raise AssertionError(f"it was taken, and not refused as {reported!r}")
 
 
 async def put_until_taken(store: EtcdStore, key: str) -> Revision:

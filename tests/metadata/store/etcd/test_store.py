@@ -301,12 +301,12 @@ def test_a_reader_that_takes_nothing_is_sent_no_more_than_its_window_and_stops_n
 def test_a_quiet_watch_survives_the_compaction_of_what_it_has_slept_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    reported: list[int] = []
     take_answer = WatchBatches.take
 
     def noted(batches: WatchBatches, answer: etcd_pb2.WatchResponse) -> Iterator[WatchBatch]:
         yield from take_answer(batches, answer)
-        told.append(answer.header.revision)
+        reported.append(answer.header.revision)
 
     monkeypatch.setattr(WatchBatches, "take", noted)
 
@@ -320,7 +320,7 @@ def test_a_quiet_watch_survives_the_compaction_of_what_it_has_slept_through(
                     waiting = tasks.create_task(take(quiet, 1))
                     for _ in range(5):
                         last = await put(store, "/busy")
-                    await until(lambda: last in told)
+                    await until(lambda: last in reported)
                     await member.compact(last)
                     await in_thread(member.kill)
                     await in_thread(member.start)
@@ -416,8 +416,8 @@ def test_an_etcd_that_is_not_there_is_unavailable_and_named() -> None:
                     with pytest.raises(Unavailable) as down:
                         await put(store, "/a")
                     assert down.value.nothing_was_written
-                    told = str(down.value)
-                    if "refused" in told and "http://127.0.0.1:1: " in told and "http://127.0.0.1:2: " in told:
+                    reported = str(down.value)
+                    if "refused" in reported and "http://127.0.0.1:1: " in reported and "http://127.0.0.1:2: " in reported:
                         break  # else they were not tried in time
             assert down.value.hint == "Check that etcd runs there and can be reached."
 

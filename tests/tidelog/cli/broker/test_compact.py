@@ -75,9 +75,9 @@ def test_all_that_waits_is_compacted_once_and_read_by_the_next_broker(tmp_path: 
     command = ["compact", "--data-dir", str(directory), "--once", "-o", "json"]
     assert run(command) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert (told["manifests"], told["pending_bytes"] > 0) == (0, True), "nothing is due yet"
-    assert f"{told['pending_bytes']:,} bytes wait in segments until they are due; --all takes them, too" in shown.err
+    reported = json.loads(shown.out)
+    assert (reported["manifests"], reported["pending_bytes"] > 0) == (0, True), "nothing is due yet"
+    assert f"{reported['pending_bytes']:,} bytes wait in segments until they are due; --all takes them, too" in shown.err
     assert run([*command, "--all", "--delete-grace-ms", "0"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"manifests": 1, "pending_bytes": 0, "failed": 0, "damaged": 0}
@@ -187,12 +187,12 @@ def test_a_compactor_has_a_door_for_probes_and_prometheus(tmp_path: Path) -> Non
                 break
         assert asked(f"{url}/livez") == (200, '{"status": "ok"}')
         assert asked(f"{url}/readyz")[0] == asked(f"{url}/startupz")[0] == 200
-        status, told = asked(f"{url}/metrics")
+        status, reported = asked(f"{url}/metrics")
         assert status == 200
-        assert "tidelog_compaction_records_total 10.0" in told
-        assert 'tidelog_bucket_request_seconds_count{operation="create"}' in told
-        assert "tidelog_metadata_silent_seconds" in told
-        assert "process_resident_memory_bytes" in told
+        assert "tidelog_compaction_records_total 10.0" in reported
+        assert 'tidelog_bucket_request_seconds_count{operation="create"}' in reported
+        assert "tidelog_metadata_silent_seconds" in reported
+        assert "process_resident_memory_bytes" in reported
         assert asked(f"{url}/v1/topics")[0] == 404
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, process.stderr.read()
@@ -250,9 +250,9 @@ def test_a_compactor_that_comes_before_the_first_broker_waits_for_it(tmp_path: P
             url = f"http://{read_until(process.stderr, ' http ').split(' http ')[1].strip()}"
             read_until(process.stderr, "waiting for the first one")
             assert asked(f"{url}/livez")[0] == asked(f"{url}/startupz")[0] == 200
-            status, told = asked(f"{url}/readyz")
+            status, reported = asked(f"{url}/readyz")
             assert status == 503
-            assert "no broker has run yet" in told
+            assert "no broker has run yet" in reported
             assert asked(f"{url}/metrics")[0] == 200
             assert list(bucket.iterdir()) == [], "nothing is written meanwhile"
             asyncio.run(first_broker(common))

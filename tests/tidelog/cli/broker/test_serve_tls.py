@@ -29,9 +29,9 @@ def test_a_broker_does_not_listen_to_strangers_by_mistake(command: str, tmp_path
     made = make_certificates(tmp_path)
     base = [command, "--data-dir", str(tmp_path / "data"), "--http", "0.0.0.0:0"]
     assert run(base) == 2
-    told = capsys.readouterr().err
-    assert "http on 0.0.0.0:0) without TLS" in told
-    assert "--insecure-listeners true" in told
+    reported = capsys.readouterr().err
+    assert "http on 0.0.0.0:0) without TLS" in reported
+    assert "--insecure-listeners true" in reported
     assert run([*base, "--tls-cert-file", str(made.cert), "--tls-key-file", str(made.key)]) == 2
     assert "without authentication" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()

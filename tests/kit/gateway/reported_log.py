@@ -44,7 +44,7 @@ class Topics:
         raise UnknownTopic(f"there is no topic with the id {topic_id}")
 
 
-class ToldLog(LocalLog):
+class ReportedLog(LocalLog):
     def __init__(self, ends: Mapping[TopicPartition, Bounds | TidelogError] | None = None) -> None:
         super().__init__(_no_log)
         self.ends = dict(ends or {})

@@ -6,6 +6,7 @@ Entry: `Compactor` in compactor.py; its `tick` is a list of named steps. work_sh
 
 Invariants:
 - A compactor decides from the bucket alone; the manifest is the only commit point.
+- Records expire by the settings that topics have now, as the metadata store confirms, and in no copy that has lost.
 - Nothing is deleted that a manifest or an untrimmed segment names, nor within the grace period.
 - Offsets, counts and checksums are the same before and after.
 

@@ -23,6 +23,10 @@ from segments.settings import SegmentSettings
 Answer = TypeVar("Answer")
 
 
+async def _never() -> bool:
+    return False
+
+
 class KnownTopics(Protocol):
     """Looks up topics; metadata/topics/cache.py implements it."""
 
@@ -55,6 +59,8 @@ class CompactionContext:
     # Bounds that brokers set on batches and producers.
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     counters: CompactionCounters = field(default_factory=CompactionCounters)
+    # Whether another copy of the metadata has gone on, so that `topics` may be outdated (metadata_copies.py).
+    is_overtaken: Callable[[], Awaitable[bool]] = _never
     # If absent, `now_ms` alone counts.
     store_clock: InitVar[StoreClock | None] = None
     # The store's time. While it `is_doubted`, nothing expires and nothing is deleted; writes are dated by `stamp_ms`.

@@ -6,10 +6,12 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
 from compaction.manifest_cache import ManifestCache
+from compaction.metadata_copies import is_overtaken
 from compaction.metrics import times
 from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
@@ -60,6 +62,7 @@ class CompactionService:
             secrets.token_hex,
             self._membership.is_mine,
             segments,
+            is_overtaken=partial(is_overtaken, store, metadata, layout),
             store_clock=clock,
         )
         self.compactor = Compactor(context, ManifestNotifier(metadata, layout), report=report)

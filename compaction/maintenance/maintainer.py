@@ -27,7 +27,7 @@ from compaction.maintenance.merge import merge_files
 from compaction.maintenance.merge_plan import MergeBounds, plan_merge
 from compaction.maintenance.record_dates import retention_date_ms
 from compaction.maintenance.retention import HeldBack, next_retention_ms, plan_retention
-from metadata.errors import Corrupt, TidelogError, UnknownTopic
+from metadata.errors import Corrupt, Rejected, TidelogError, UnknownTopic
 from metadata.model import Offset, TopicId, TopicPartition
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -44,6 +44,8 @@ AFTER_DAMAGE_MS: Final = 3_600_000
 HELD_BACK_LOGGED_MAX: Final = 10_000
 # Time limit for the present settings of a topic.
 CATCH_UP_S: Final = 5.0
+# Pause between two looks for another copy of the metadata, while records expire.
+OVERTAKEN_LOOKED_MS: Final = 60_000
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,8 @@ class HistoryMaintainer:
         self._rewritten = 0
         # When the metadata store is asked again for the settings of a topic, after it did not answer.
         self._confirms_from_ms: float = 0
+        # When no other copy of the metadata had gone on.
+        self._overtaken_looked_ms: float = -inf
         self._forget_manifests = context.manifests.subscribe(self._heard_of)
         self._forget_topics = context.topics.subscribe(self._topic_changed)
 
@@ -188,21 +192,35 @@ class HistoryMaintainer:
     async def _are_current(self, topic: str, topic_id: TopicId, settings: TopicSettings) -> bool:
         """Returns whether the topic has these settings now, as the metadata store says. False where that can't be found out.
 
-        What settings let go is lost, and this compactor's view of them may be hours old if its watch is cut off. A store that did
-        not answer is asked again after AFTER_FAILURE_MS, whatever the number of partitions.
+        What settings let go is lost. This compactor's view of them may be hours old if its watch is cut off, or belong to a copy of
+        the metadata that has lost. After a failure all partitions wait for AFTER_FAILURE_MS.
         """
         context = self._context
         if context.now_ms() < self._confirms_from_ms:
             return False
         try:
             await context.topics.catch_up(topic, timeout_s=CATCH_UP_S)
+            await self._check_not_overtaken()
             return context.topics.settings(topic_id) == settings
         except UnknownTopic:
             return False
         except TidelogError as error:
             self._confirms_from_ms = context.now_ms() + AFTER_FAILURE_MS
-            log.warning("settings of topics not confirmed topic=%s: %s; nothing expires until then", topic, error)
+            level = logging.ERROR if isinstance(error, Rejected) else logging.WARNING
+            log.log(level, "settings of topics not confirmed topic=%s: %s; nothing expires for now", topic, error)
             return False
+
+    async def _check_not_overtaken(self) -> None:
+        """Raises Rejected where another copy of the metadata has gone on; looks once in OVERTAKEN_LOOKED_MS."""
+        context = self._context
+        if context.now_ms() < self._overtaken_looked_ms + OVERTAKEN_LOOKED_MS:
+            return
+        if await context.is_overtaken():
+            raise Rejected(
+                f"another copy of the metadata has appointed leaders on {context.store.url}: topics of this one may be outdated",
+                hint="Give this compactor the metadata of the brokers (--etcd).",
+            )
+        self._overtaken_looked_ms = context.now_ms()
 
     async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context

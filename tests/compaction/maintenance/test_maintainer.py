@@ -139,6 +139,21 @@ def test_nothing_is_let_go_by_settings_that_were_changed_unheard_of(
     assert len([text for text in caplog.messages if "settings of topics not confirmed" in text]) == 3
 
 
+def test_nothing_is_let_go_by_settings_of_metadata_of_which_another_copy_has_gone_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(scene: Scene) -> None:
+        await configure(scene, retention_ms="1000")
+        await write_files(scene, some(0, 2, at_ms=0), some(2, 2, at_ms=0))
+        scene.is_overtaken = True
+        keeper = Keeper(scene)
+        await keeper.tick()
+        assert (await scene.manifest()).log_start_offset == 0
+        keeper.close()
+
+    with caplog.at_level(logging.ERROR):
+        on_a_bucket(work)
+    assert [text for text in caplog.messages if "another copy of the metadata has appointed leaders" in text]
+
+
 def test_a_watch_that_is_silent_delays_the_first_of_many_partitions_alone() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, retention_ms="1000")

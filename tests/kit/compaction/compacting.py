@@ -47,6 +47,8 @@ class Scene:
         self._nonces = itertools.count(1)
         self._following: asyncio.Task[None] | None = None
         self.ahead_ms = 0
+        # Of the context's question whether another copy of the metadata has gone on.
+        self.is_overtaken = False
 
     async def begin(self, topics: Mapping[TopicId, str] = NAMES, settings: Mapping[str, str] | None = None) -> None:
         for topic_id, name in topics.items():
@@ -96,8 +98,12 @@ class Scene:
             self.now_ms if clock is None else clock.now_ms,
             lambda size: f"{next(self._nonces):0{2 * size}x}",
             is_mine,
+            is_overtaken=self._is_overtaken,
             store_clock=clock,
         )
+
+    async def _is_overtaken(self) -> bool:
+        return self.is_overtaken
 
     def compactor(
         self,

@@ -107,6 +107,7 @@ KAFKA_BENCHMARKS: dict[str, Benchmark] = {
     "kafka-fetch": kafka_fetch.measure,
     "kafka-fetch-s3": kafka_fetch.measure_on_s3,
     "kafka": kafka.measure,
+    "kafka-s3": kafka.measure_on_s3,
     "kafka-alone": kafka.measure_kafka_alone,
     "kafka-tidelog": kafka.measure_tidelog_alone,
 }

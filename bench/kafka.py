@@ -3,8 +3,15 @@
     ProducerPerformance, ConsumerPerformance ──▶ Tidelog, Apache Kafka in turn; CPU from /proc of the broker's process
 
 Brokers and clients share the machine, so elapsed time says what all of them do together. The CPU time of the broker is compared.
-Apache Kafka compiles as it runs, so both brokers are warmed first: by default with 15 million records (`--kafka-warm-up`).
-Each measurement moves `--kafka-records`.
+Apache Kafka compiles as it runs, so both brokers are warmed first: by default with 15 million records (`--kafka-warm-up`), a tenth
+of which are read. Each measurement moves `--kafka-records`. Tidelog does not compact meanwhile (bench/compaction.py measures that).
+Consumers read records of two kinds:
+
+    tail       TAIL_RECORDS that were just written, TAIL_READS times: Tidelog's tail cache holds them, Apache Kafka's page cache
+    history    a topic, after NEWER_RECORDS were written to another: Tidelog reads them from segments on its bucket
+
+A consumer that starts costs its broker as much as megabytes that it reads. The client of `kafka-fetch` keeps its connection, so the
+figures there are higher.
 """
 
 from __future__ import annotations
@@ -30,6 +37,10 @@ PARTITIONS = 6
 BATCH_BYTES = (64 << 10, 16 << 10)
 CODECS = ("none", "lz4")
 ROUNDS = 3
+# 44 MB; Tidelog's tail cache has 64 MiB.
+TAIL_RECORDS, TAIL_READS = 400_000, 5
+# Written to another topic before history is read: 77 MB.
+NEWER_RECORDS = 700_000
 CLIENT_TIMEOUT_S = 600.0
 KAFKA, TIDELOG = "Apache Kafka", "Tidelog"
 
@@ -57,7 +68,14 @@ class Case:
 
 
 def measure(run: Run) -> list[Figure]:
+    """Tidelog's bucket is a local directory: each segment takes two calls of fsync, which Apache Kafka leaves to the system."""
     with _kafka(run) as kafka, _tidelog(run) as tidelog:
+        return _measure(run, [kafka, tidelog])
+
+
+def measure_on_s3(run: Run) -> list[Figure]:
+    """Tidelog's bucket is on an S3 server of this machine."""
+    with _kafka(run) as kafka, _tidelog(run, on_s3=True) as tidelog:
         return _measure(run, [kafka, tidelog])
 
 
@@ -75,16 +93,25 @@ def measure_kafka_alone(run: Run) -> list[Figure]:
 
 def _measure(run: Run, brokers: Sequence[Measured]) -> list[Figure]:
     for each in brokers:
-        _write(each, Case(BATCH_BYTES[0], CODECS[0]), _new_topic(each), run.kafka_warm_up)
-    written: dict[tuple[Case, str], list[float]] = {}
-    read: dict[tuple[Case, str], list[float]] = {}
+        topic = _new_topic(each)
+        _write(each, Case(BATCH_BYTES[0], CODECS[0]), topic, run.kafka_warm_up)
+        _read(each, topic, max(1, run.kafka_warm_up // 10))
+    rates: dict[str, dict[tuple[Case, str], list[float]]] = {"produce": {}, "consume the tail": {}, "consume history": {}}
     cases = [Case(*values) for values in product(BATCH_BYTES, CODECS)]
     records = run.kafka_records
     for case, _, each in product(cases, range(ROUNDS), brokers):
-        topic = _new_topic(each)
-        written.setdefault((case, each.name), []).append(_rate(each, records, partial(_write, each, case, topic, records)))
-        read.setdefault((case, each.name), []).append(_rate(each, records, partial(_read, each, topic, records)))
-    return [figure for act, rates in (("produce", written), ("consume", read)) for figure in figures(act, cases, rates)]
+        history = _new_topic(each)
+
+        key = case, each.name
+        rates["produce"].setdefault(key, []).append(_rate(each, records, partial(_write, each, case, history, records)))
+        _write(each, case, _new_topic(each), NEWER_RECORDS)
+        rates["consume history"].setdefault(key, []).append(_rate(each, records, partial(_read, each, history, records)))
+        tail = _new_topic(each)
+        _write(each, case, tail, TAIL_RECORDS)
+        rates["consume the tail"].setdefault(key, []).append(
+            _rate(each, TAIL_READS * TAIL_RECORDS, partial(_read_tail, each, tail))
+        )
+    return [figure for act, found in rates.items() for figure in figures(act, cases, found)]
 
 
 def figures(act: str, cases: Sequence[Case], rates: dict[tuple[Case, str], list[float]]) -> Iterator[Figure]:
@@ -110,9 +137,9 @@ def _kafka(run: Run) -> Iterator[Measured]:
 
 
 @contextmanager
-def _tidelog(run: Run) -> Iterator[Measured]:
+def _tidelog(run: Run, *, on_s3: bool = False) -> Iterator[Measured]:
     with ExitStack() as ending:
-        served = ending.enter_context(broker(run, "tidelog"))
+        served = ending.enter_context(broker(run, "tidelog", flags=("--compact", "false"), on_s3=on_s3))
         directory = ending.enter_context(run.new_directory("tidelog-clients"))
         yield Measured(TIDELOG, served.kafka_address, psutil.Process(served.pid), directory)
 
@@ -157,3 +184,8 @@ def _read(measured: Measured, topic: str, records: int) -> None:
         timeout_s=CLIENT_TIMEOUT_S,
         warm=True,
     )
+
+
+def _read_tail(measured: Measured, topic: str) -> None:
+    for _ in range(TAIL_READS):
+        _read(measured, topic, TAIL_RECORDS)

@@ -169,7 +169,7 @@ class GroupsService:
 
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
-            if not asked.topics and not asked.of_unknown_topics:
+            if not asked.of_unknown_topics:  # a topic that is named may be an older one of that name in this broker's view
                 await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOKUP_S)
             stored_offsets: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
             found = (

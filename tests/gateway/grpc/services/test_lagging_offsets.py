@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 
-from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context
 from gateway.grpc.services.groups import GroupsService
@@ -35,7 +34,7 @@ def service_of(world: World, of: Topic, committed: int) -> GroupsService:
 
     world.broker.groups = SimpleNamespace(forward=elsewhere)  # type: ignore[misc,assignment]
     world.broker.coordinated_groups = SimpleNamespace(offsets=offsets)  # type: ignore[misc,assignment]
-    return GroupsService(cast(BrokerApi, world.broker), InterruptibleWaits())
+    return GroupsService(world.broker, InterruptibleWaits())
 
 
 async def fetched(service: GroupsService) -> int | None:

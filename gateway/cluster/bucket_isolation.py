@@ -31,8 +31,8 @@ from segments.object_store.health_tracking import HealthTrackingObjectStore
 
 # Interval between checks of the own writes, and between attempts to write.
 CHECK_INTERVAL_S = 1.0
-# Writes that prove the bucket writable. A broker in trouble tries every LOOKS_S: if the bucket is back for all, it says so before
-# the last.
+# Writes that prove the bucket writable. A broker in trouble tries every CHECK_INTERVAL_S: if the bucket is back for all, it says so
+# before the last.
 PROOFS = 4
 # Pause before a broker that could not prove its writes tries again.
 ASIDE_S = 5.0

@@ -495,7 +495,7 @@ async def _watch_for_seal(session_log: SessionLog, broker_lease: BrokerLease) ->
 
     If the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. An idle
     one
-    checks every IDLE_SEAL_LOOKS_S, so that its readers learn of it.
+    checks every IDLE_SEAL_CHECK_S, so that its readers learn of it.
     """
     loop = asyncio.get_running_loop()
     committed_to, checked_s = session_log.writer.committed_to, loop.time()

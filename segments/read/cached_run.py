@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from metadata.errors import Corrupt, InvalidRecord
 from metadata.model import Offset
 from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header, parse_whole
+from segments.records.batch_kernel import sound_batches
 from segments.records.header import BatchHeader
 from segments.wal.run_index import RunLocation
 from segments.wal.segment_file import BatchEntry
@@ -119,9 +120,11 @@ def unreadable(location: RunLocation, why: str) -> Corrupt:
 
 def open_run(body: bytes, location: RunLocation) -> CachedRun:
     """Opens a run by the headers of its batches. From the first damaged batch on the run is one hole; see `open_by_footer`."""
-    run = CachedRun(location, memoryview(body), [], [0], {})
-    expected, at = location.base_offset, 0
-    try:
+    base_offsets, starts = sound_batches(body, location.base_offset, location.last_offset, location.leader_epoch)
+    run = CachedRun(location, memoryview(body), cast(list[Offset], base_offsets), starts, {})
+    at = starts[-1]
+    expected = location.base_offset if not base_offsets else Offset(parse_header(body, starts[-2]).last_offset + 1)
+    try:  # there is nothing left of a sound run
         while expected <= location.last_offset:
             header = _sound(run.body[at : at + parse_header(run.body, at).size], location, expected)
             run.base_offsets.append(expected)

@@ -1170,3 +1170,53 @@ def _find(text: bytes, byte: cython.int, start: cython.Py_ssize_t) -> cython.Py_
     else:  # noqa: RET505
         place = text.find(byte, start)
         return length if place < 0 else place
+
+
+def sound_batches(run: Buffer, base_offset: int, last_offset: int, leader_epoch: int) -> tuple[list[int], list[int]]:
+    """Returns the base offsets of a run's batches, and where each begins, then where the last one ends.
+
+    It stops before the first batch that is not as it was written: its header or CRC-32C is wrong, or another offset or leader epoch
+    comes next. The caller then finds out what is wrong.
+    """
+    view = memoryview(run)
+    data: cython.const[cython.uchar][::1] = view
+    size: cython.Py_ssize_t = len(view)
+    at: cython.Py_ssize_t = 0
+    expected: cython.longlong = base_offset
+    last: cython.longlong = last_offset
+    epoch: cython.longlong = leader_epoch
+    length: cython.longlong
+    delta: cython.longlong
+    crc: cython.longlong
+    base_offsets: list[int] = []
+    starts: list[int] = [0]
+    while expected <= last and size - at >= _HEADER_BYTES:
+        length = _big_endian(data, at + 8)
+        delta = _big_endian(data, at + 23)
+        if length < _HEADER_BYTES - 12 or length > size - at - 12 or data[at + 16] != 2 or (data[at + 22] & 7) > 4:
+            break
+        if (_big_endian(data, at) << 32 | (_big_endian(data, at + 4) & _UINT32)) != expected:
+            break
+        if _big_endian(data, at + 12) != epoch or delta < 0 or delta > last - expected:
+            break
+        crc = crc32c(view[at + _CRC_AT + 4 : at + 12 + length])
+        if crc != (_big_endian(data, at + _CRC_AT) & _UINT32):
+            break
+        base_offsets.append(expected)
+        at += 12 + length
+        starts.append(at)
+        expected += delta + 1
+    return base_offsets, starts
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _big_endian(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
+    """The int32 at `at`, which has four bytes behind it."""
+    if cython.compiled:
+        return cython.cast(
+            cython.int,
+            cython.cast(cython.uint, data[at]) << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3],
+        )
+    return int.from_bytes(data[at : at + 4], "big", signed=True)

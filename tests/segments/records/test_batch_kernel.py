@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import InvalidRecord
 from segments.records import batch_kernel
-from segments.records.batch import BATCH_OVERHEAD_BYTES, parse_header
+from segments.records.batch import BATCH_OVERHEAD_BYTES, parse_header, stamp
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import encode_records
 from segments.records.header import BatchHeader
@@ -206,3 +206,47 @@ def test_a_check_finds_the_first_record_without_a_key(kernel: Any) -> None:
     for count, found in ((2, -1), (3, 2), (4, 2)):
         batch = encode_records(records[:count])
         assert kernel.RecordSection(batch[BATCH_OVERHEAD_BYTES:], parse_header(batch)).check(True) == found
+
+
+# ── whole batches ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RUN_START, RUN_EPOCH = 2**40, 7
+RUN_BATCHES = [encode_records([(b"k", b"v" * size, (), 5)] * count) for count, size in ((1, 0), (3, 40), (2, 300))]
+RUN_ENDS = [RUN_START + 1, RUN_START + 4, RUN_START + 6]
+
+
+def stamped_batches() -> list[bytes]:
+    starts = [RUN_START, *RUN_ENDS]
+    return [
+        stamp(batch, base_offset=start, leader_epoch=RUN_EPOCH) + batch[16:]
+        for start, batch in zip(starts, RUN_BATCHES, strict=False)
+    ]
+
+
+@both_forms
+def test_sound_batches_are_found_with_their_offsets_and_positions(kernel: Any) -> None:
+    batches = stamped_batches()
+    positions = [0, *np.cumsum([len(batch) for batch in batches]).tolist()]
+    found = kernel.sound_batches(b"".join(batches), RUN_START, RUN_ENDS[-1] - 1, RUN_EPOCH)
+    assert found == ([RUN_START, *RUN_ENDS[:-1]], positions)
+
+
+@both_forms
+@settings(max_examples=200)
+@given(bit=st.integers(0, 8 * sum(map(len, RUN_BATCHES)) - 1), kept=st.integers(0, sum(map(len, RUN_BATCHES))))
+def test_batches_are_sound_up_to_the_first_changed_bit_or_the_end(kernel: Any, bit: int, kept: int) -> None:
+    batches = stamped_batches()
+    changed = bytearray(b"".join(batches))
+    changed[bit // 8] ^= 1 << bit % 8
+    ends = np.cumsum([len(batch) for batch in batches]).tolist()
+    sound = sum(end <= min(bit // 8, kept) for end in ends)
+    found = kernel.sound_batches(bytes(changed[:kept]), RUN_START, RUN_ENDS[-1] - 1, RUN_EPOCH)
+    assert found == ([RUN_START, *RUN_ENDS][:sound], [0, *ends[:sound]])
+
+
+@both_forms
+def test_batches_of_other_offsets_or_epochs_are_not_sound(kernel: Any) -> None:
+    run = b"".join(stamped_batches())
+    assert kernel.sound_batches(run, RUN_START + 1, RUN_ENDS[-1], RUN_EPOCH) == ([], [0])
+    assert kernel.sound_batches(run, RUN_START, RUN_ENDS[-1], RUN_EPOCH + 1) == ([], [0])
+    assert kernel.sound_batches(run, RUN_START, RUN_ENDS[0], RUN_EPOCH)[0] == [RUN_START]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from compaction.context import CompactionContext
-from compaction.conversion.compact_unit import UnitReport, compact_unit
+from compaction.conversion.convert_unit import UnitReport, convert_unit
 from compaction.conversion.planner import CompactionTrigger, CompactionUnit, plan_unit, straddling
 from compaction.gc.collector import GarbageCollector
 from compaction.gc.deleted_topics import DeletedTopics
@@ -210,11 +210,11 @@ class Compactor:
 
     async def _compact(self, report: TickReport, *, everything: bool) -> None:
         unforeseen = list[Exception]()
-        await self._compact_units(report, unforeseen, everything=everything)
+        await self._convert_units(report, unforeseen, everything=everything)
         if unforeseen:
             raise ExceptionGroup("partitions that were compacted", unforeseen)
 
-    async def _compact_units(self, report: TickReport, unforeseen: list[Exception], *, everything: bool) -> None:
+    async def _convert_units(self, report: TickReport, unforeseen: list[Exception], *, everything: bool) -> None:
         """Compacts while units are due, and adds errors of single partitions to `unforeseen`."""
         now_ms = self._context.now_ms()
         self._blocked = {where: held for where, held in self._blocked.items() if held[1] > now_ms}
@@ -232,7 +232,7 @@ class Compactor:
             if unit is None:
                 return self._make_room()
             before = self._context.counters.bytes_in, self._context.counters.bytes_out
-            done = await compact_unit(self._context, state, unit)
+            done = await convert_unit(self._context, state, unit)
             report.manifests += done.manifests
             unforeseen += done.unforeseen
             self._report_unit(unit, done, *before)

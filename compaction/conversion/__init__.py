@@ -1,8 +1,8 @@
 """Turns runs of segments into Parquet files and commits them by the next manifest.
 
-    planner.py (pure: which runs make a unit) ─▶ compact_unit.py ─▶ unit_files.py ─▶ partition_file.py, scratch.py
+    planner.py (pure: which runs make a unit) ─▶ convert_unit.py ─▶ unit_files.py ─▶ partition_file.py, scratch.py
 
-Entry: `compact_unit` in compact_unit.py.
+Entry: `convert_unit` in convert_unit.py.
 
 Invariants:
 - Each segment of a unit is read once.

@@ -2,7 +2,7 @@
 
     segments ─GET─▶ scratch ─▶ partition after partition: batches ─▶ Parquet, read back ─▶ PUT
 
-`compact_unit` commits each file before it makes the next one. `make_history` makes all, and another process commits: Spark's
+`convert_unit` commits each file before it makes the next one. `make_history` makes all, and another process commits: Spark's
 executors make, and its driver commits (spark/backfill/backfill.py).
 
 Invariant: a file is written under the number of the version that may name it first.

@@ -39,7 +39,9 @@ from metadata.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from metadata.groups.join import join
+from metadata.groups.classic.join import join
+from metadata.groups.classic.rebalance_barrier import Step
+from metadata.groups.classic.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.groups.model import (
     NO_MEMBER,
     Generation,
@@ -55,13 +57,11 @@ from metadata.groups.model import (
     check_group_name,
 )
 from metadata.groups.offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
-from metadata.groups.rebalance_barrier import Step
 from metadata.groups.reconciliation.group import ReconciledGroup, as_classic, without_members
 from metadata.groups.reconciliation.heartbeat import check_member_commit, member_to_remove
 from metadata.groups.reconciliation.model import Beat, Heartbeat
 from metadata.groups.record import decode_group, encode_group
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.groups.subscriptions import subscribed_topics
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put

@@ -1,5 +1,4 @@
-"""Runs one consumer group at its coordinator: decides a step (metadata/groups/state_machine.py), stores it, then answers the
-waiting calls.
+"""Runs one consumer group at its coordinator: decides a step (metadata/groups), stores it, then answers the waiting calls.
 
   decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
               ├ unavailable: the step has not happened; its caller gets the error, the others wait on
@@ -7,8 +6,7 @@ waiting calls.
   offsets, guarded likewise ─▶ outcome unknown: its caller gets that; the record is rewritten before others, which fences them
   offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
 
-Invariants: stored steps happen one after the other, while it is proven that the group is coordinated here (coordinator_lease.py).
-What
+Invariants: stored steps happen one after the other, while it is proven that the group is coordinated here (coordinator_lease.py). What
 a member learns of its group was stored before. Once given up, a group answers no call, and writes only what it leaves to the next
 coordinator.
 """
@@ -30,14 +28,14 @@ from gateway.groups.group_topics import GroupTopics
 from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
+from metadata.groups.classic.rebalance_barrier import Answer, Step, begun_when_stored
+from metadata.groups.classic.state_machine import hang_up, tick, wakes_at_ms
 from metadata.groups.model import NO_INSTANCE, Group, GroupPhase, Joined, Member, MemberId, Synced, Waiter
 from metadata.groups.offsets import CommittedOffset
-from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
 from metadata.groups.reconciliation.group import ReconciledGroup, as_reconciled, beaten, late_to_revoke, without_members
 from metadata.groups.reconciliation.model import Beat, GroupTopic, Heartbeat
 from metadata.groups.record import check_group_size, encode_group, encode_handover
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
 from metadata.measurements import counter
 from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put

@@ -4,7 +4,7 @@
       ▲                   ▲     ▲                          │                        │
       └── none joined   ──┘     └──── a member is lost ────┴── join, leave, loss ───┘
 
-record.py stores it, state_machine.py changes it. Terms and states are Kafka's
+record.py stores it, classic/ and reconciliation/ change it. Terms and states are Kafka's
 (https://kafka.apache.org/protocol, KIP-62, KIP-345, KIP-394).
 """
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from compaction.context import CompactionContext
-from compaction.conversion.compact_unit import commit_history
+from compaction.conversion.convert_unit import commit_history
 from compaction.conversion.planner import CompactionUnit, straddling
 from compaction.conversion.unit_files import MadeHistory, MadeUnit, make_history
 from compaction.manifest_cache import ManifestCache

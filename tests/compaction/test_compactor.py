@@ -14,7 +14,7 @@ import pytest
 
 from compaction.compactor import BLOCKED_MS, RESCAN_MS, Compactor
 from compaction.context import CompactionContext
-from compaction.conversion import compact_unit, partition_file
+from compaction.conversion import convert_unit, partition_file
 from compaction.conversion.partition_file import CompactedRuns
 from compaction.conversion.scratch import ScratchFile, StoredRun
 from compaction.conversion.unit_files import encoded
@@ -546,7 +546,7 @@ def test_an_error_that_nobody_foresaw_keeps_its_own_partition_alone_in_segments(
             return await encoded(context, scratch, topic, manifest, runs)
 
         with monkeypatch.context() as patch:
-            patch.setattr(compact_unit, "encoded", mistaken)
+            patch.setattr(convert_unit, "encoded", mistaken)
             with pytest.raises(ExceptionGroup) as raised:
                 await compactor.tick()
         assert raised.value.subgroup(ValueError) is not None

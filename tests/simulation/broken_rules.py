@@ -15,7 +15,7 @@ from unittest.mock import patch
 import msgspec
 
 from compaction import deletion_policy
-from compaction.conversion import compact_unit
+from compaction.conversion import convert_unit
 from compaction.gc import collector
 from compaction.maintenance import key_compaction, key_pass, maintainer, retention
 from compaction.maintenance.key_compaction import KeyPassPlan
@@ -178,7 +178,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             names = ("due_for_collection", "collection_due")
             return [(maintainer, name, broken_policies.at_once(getattr(deletion_policy, name))) for name in names]
         case BrokenRule.PRODUCERS_FORGOTTEN:
-            return [(compact_unit, "with_compacted", broken_policies.without_producers(manifest_edits.with_compacted))]
+            return [(convert_unit, "with_compacted", broken_policies.without_producers(manifest_edits.with_compacted))]
         case BrokenRule.CLOCK_TRUSTED:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 

@@ -23,11 +23,11 @@ from gateway.kafka.protocol.client_messages import OffsetCommitRequest, OffsetCo
 from metadata.errors import NotCoordinator
 from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.state import NOTHING, MemberState, Moves
-from metadata.groups import join, rebalance_barrier, state_machine
 from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.classic import join, rebalance_barrier, state_machine
+from metadata.groups.classic.rebalance_barrier import Step, open_if_all_are_here, rebalancing
 from metadata.groups.model import Generation, Group, GroupPhase, InstanceId, MemberId, Synced
 from metadata.groups.offsets import StoredOffsets
-from metadata.groups.rebalance_barrier import Step, open_if_all_are_here, rebalancing
 from metadata.groups.reconciliation import heartbeat
 from metadata.groups.reconciliation.model import NO_PARTITIONS, ConsumerGroup, ConsumerMember, Partitions
 from metadata.groups.reconciliation.reconcile import reconciled

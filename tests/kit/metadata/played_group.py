@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from metadata.errors import MemberIdRequired, TidelogError
+from metadata.groups.classic.join import join
+from metadata.groups.classic.rebalance_barrier import Step
+from metadata.groups.classic.state_machine import check_commit, check_heartbeat, hang_up, leave, sync, tick, wakes_at_ms
 from metadata.groups.consumer_protocol import Subscription, encode_subscription
-from metadata.groups.join import join
 from metadata.groups.model import (
     NO_INSTANCE,
     NO_MEMBER,
@@ -21,10 +23,8 @@ from metadata.groups.model import (
     SyncRequest,
     Waiter,
 )
-from metadata.groups.rebalance_barrier import Step
 from metadata.groups.record import decode_group, encode_group
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import check_commit, check_heartbeat, hang_up, leave, sync, tick, wakes_at_ms
 from metadata.model import Revision, SessionId
 from metadata.store.interface import KeyValue
 

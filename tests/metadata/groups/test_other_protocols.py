@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import InconsistentProtocol, TooLarge
-from metadata.groups.join import join
+from metadata.groups.classic.join import join
+from metadata.groups.classic.rebalance_barrier import Step
+from metadata.groups.classic.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.groups.model import (
     Generation,
     Group,
@@ -19,10 +21,8 @@ from metadata.groups.model import (
     SyncRequest,
     Waiter,
 )
-from metadata.groups.rebalance_barrier import Step
 from metadata.groups.record import decode_group, encode_group
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.model import Revision, SessionId
 from metadata.store.interface import KeyValue
 

@@ -16,10 +16,10 @@ from metadata.errors import (
     TooLarge,
     UnknownMember,
 )
+from metadata.groups.classic.rebalance_barrier import begun_when_stored
+from metadata.groups.classic.state_machine import wakes_at_ms
 from metadata.groups.model import NO_GENERATION, Barrier, Group, GroupPhase
-from metadata.groups.rebalance_barrier import begun_when_stored
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import wakes_at_ms
 from tests.kit.metadata.played_group import REBALANCE_MS, Played, offers, request, settle, stable
 
 

@@ -53,7 +53,7 @@ class UnitReport:
     gone: list[UnitSegment] = field(default_factory=list)
 
 
-async def compact_unit(context: CompactionContext, state: WalState, unit: CompactionUnit) -> UnitReport:
+async def convert_unit(context: CompactionContext, state: WalState, unit: CompactionUnit) -> UnitReport:
     """Compacts the unit. Raises what the store raises after `bucket_retry_ms` without an answer; committed work stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}

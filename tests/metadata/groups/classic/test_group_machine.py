@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from metadata.errors import TidelogError
+from metadata.groups.classic.rebalance_barrier import Step
+from metadata.groups.classic.state_machine import wakes_at_ms
 from metadata.groups.model import NO_GENERATION, Generation, GroupPhase, Joined, MemberId, Synced, Waiter
-from metadata.groups.rebalance_barrier import Step
 from metadata.groups.settings import GroupSettings
-from metadata.groups.state_machine import wakes_at_ms
 from tests.kit.metadata.played_group import Played, offers, request
 
 LONGEST_MS = 60_000

@@ -14,6 +14,17 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from metadata.errors import InconsistentProtocol, InvalidArgument, StaleGeneration, TooLarge, UnknownMember
+from metadata.groups.classic.rebalance_barrier import (
+    Answer,
+    Step,
+    fenced_instance,
+    open_if_all_are_here,
+    prepare,
+    rebalancing,
+    unknown,
+    waiting,
+    without,
+)
 from metadata.groups.model import (
     NO_GENERATION,
     NO_INSTANCE,
@@ -27,17 +38,6 @@ from metadata.groups.model import (
     SyncRequest,
     Waiter,
     shown,
-)
-from metadata.groups.rebalance_barrier import (
-    Answer,
-    Step,
-    fenced_instance,
-    open_if_all_are_here,
-    prepare,
-    rebalancing,
-    unknown,
-    waiting,
-    without,
 )
 from metadata.groups.record import check_group_size
 from metadata.groups.settings import GroupSettings

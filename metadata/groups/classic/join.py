@@ -9,6 +9,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from metadata.errors import GroupFull, InconsistentProtocol, InvalidArgument, MemberIdRequired, RebalanceInProgress, TooLarge
+from metadata.groups.classic.rebalance_barrier import (
+    Answer,
+    Step,
+    chosen_protocol,
+    fenced_instance,
+    joined,
+    offered_by_all,
+    open_if_all_are_here,
+    prepare,
+    unknown,
+    without,
+)
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 from metadata.groups.model import (
     NO_INSTANCE,
@@ -21,18 +33,6 @@ from metadata.groups.model import (
     Waiter,
     check_member_name,
     shown,
-)
-from metadata.groups.rebalance_barrier import (
-    Answer,
-    Step,
-    chosen_protocol,
-    fenced_instance,
-    joined,
-    offered_by_all,
-    open_if_all_are_here,
-    prepare,
-    unknown,
-    without,
 )
 from metadata.groups.record import check_group_size
 from metadata.groups.settings import GroupSettings

@@ -17,7 +17,7 @@ from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, World, simulated
-from tests.kit.gateway.told_log import topic
+from tests.kit.gateway.reported_log import topic
 from tests.simulation.virtual_loop import virtual_loop
 
 MADE_AGAIN = topic(topic_id="c" * 32)

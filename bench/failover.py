@@ -157,7 +157,7 @@ async def _kill(run: Run, served: ServedCluster, watch: ClusterWatch, broker_id:
             killed_s = monotonic()
             served.brokers[broker_id].kill()
             gone = f"{broker_id} is gone and others lead what it led"
-            await watch.until(lambda: _all_led_anew(watch, of_the_dead, killed_s), gone)
+            await watch.until(lambda: _all_led_again(watch, of_the_dead, killed_s), gone)
             await asyncio.sleep(AFTER_S)
             until.end()
             produced = await asyncio.wrap_future(load)
@@ -169,7 +169,7 @@ async def _kill(run: Run, served: ServedCluster, watch: ClusterWatch, broker_id:
     return _round(produced, watch, of_the_dead, broker_id, killed_s, _by_what_it_is(reads), of_the_controller=of_the_controller)
 
 
-def _all_led_anew(watch: ClusterWatch, partitions: frozenset[TopicPartition], since_s: float) -> bool:
+def _all_led_again(watch: ClusterWatch, partitions: frozenset[TopicPartition], since_s: float) -> bool:
     return all(watch.led_at_s[partition] > since_s for partition in partitions)
 
 
@@ -187,9 +187,9 @@ def _round(
     appointed_s = [watch.led_at_s[partition] for partition in of_the_dead]
     numbers = np.array(sorted(partition.partition for partition in of_the_dead), np.int32)
     theirs = np.isin(produced.partitions, numbers)
-    anew = theirs & (produced.answered_s > lease_ended_s)
+    again = theirs & (produced.answered_s > lease_ended_s)
     first_s = np.full(numbers.max() + 1, np.inf)
-    np.minimum.at(first_s, produced.partitions[anew], produced.answered_s[anew])
+    np.minimum.at(first_s, produced.partitions[again], produced.answered_s[again])
     acknowledged_s = first_s[numbers]
     if not np.isfinite(acknowledged_s).all():
         raise RuntimeError(f"{int(np.isinf(acknowledged_s).sum())} partitions were not acknowledged after the kill")

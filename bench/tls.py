@@ -25,7 +25,7 @@ from bench.http_client import post, post_request
 from bench.load import Load, Outcome
 from bench.run import Run
 from bench.thrown_away_tls import TlsFiles
-from bench.tls_floor import bare_doors
+from bench.tls_floor import bare_endpoints
 from tests.kit.certificates import make_certificates
 from tidelog import connect_sync
 
@@ -54,7 +54,7 @@ def measure(run: Run) -> list[Figure]:
         with (
             broker(run, "tls-none", flags=quiet) as plain,
             broker(run, "tls-on", flags=flags) as tls,
-            bare_doors(made.cert, made.key) as bare,
+            bare_endpoints(made.cert, made.key) as bare,
         ):
             plain.create_topic("records", PARTITIONS)
             with connect_sync(tls.http_url.replace("http:", "https:"), ca_file=made.ca) as log:
@@ -82,11 +82,11 @@ def measure(run: Run) -> list[Figure]:
 
             grpc = [
                 *(over_grpc(plain, plain.grpc_address, None), over_grpc(tls, tls.grpc_address, made.ca)),
-                *(over_grpc(bare, bare.doors.grpc_plain, None), over_grpc(bare, bare.doors.grpc_tls, made.ca)),
+                *(over_grpc(bare, bare.endpoints.grpc_plain, None), over_grpc(bare, bare.endpoints.grpc_tls, made.ca)),
             ]
             http = [
                 *(over_http(plain, _host_port(plain.http_url), None), over_http(tls, _host_port(tls.http_url), made.ca)),
-                *(over_http(bare, bare.doors.http_plain, None), over_http(bare, bare.doors.http_tls, made.ca)),
+                *(over_http(bare, bare.endpoints.http_plain, None), over_http(bare, bare.endpoints.http_tls, made.ca)),
             ]
             return [
                 *_figures("gRPC, batches of 1 MiB", _in_turn(grpc), "grpc"),

@@ -34,7 +34,7 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-class BareDoors(NamedTuple):
+class BareEndpoints(NamedTuple):
     """HOST:PORT of each."""
 
     grpc_plain: str
@@ -44,12 +44,12 @@ class BareDoors(NamedTuple):
 
 
 class BareServer(NamedTuple):
-    doors: BareDoors
+    endpoints: BareEndpoints
     pid: int
 
 
 @contextmanager
-def bare_doors(cert: Path, key: Path) -> Iterator[BareServer]:
+def bare_endpoints(cert: Path, key: Path) -> Iterator[BareServer]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(theirs, cert, key), daemon=True)
@@ -57,8 +57,8 @@ def bare_doors(cert: Path, key: Path) -> Iterator[BareServer]:
     try:
         if not ours.poll(START_TIMEOUT_S):
             raise RuntimeError("the bare servers did not start")
-        doors = BareDoors(*(f"127.0.0.1:{port}" for port in ours.recv()))
-        yield BareServer(doors, process.pid or 0)
+        endpoints = BareEndpoints(*(f"127.0.0.1:{port}" for port in ours.recv()))
+        yield BareServer(endpoints, process.pid or 0)
     finally:
         process.kill()
         process.join()

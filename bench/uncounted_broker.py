@@ -34,12 +34,12 @@ def main() -> int:
     ):
         for name in names:
             setattr(kind, name, _nothing)
-    doors: tuple[tuple[Any, str, Any], ...] = (
+    endpoints: tuple[tuple[Any, str, Any], ...] = (
         (HttpApp, "__call__", _respond),
         (gateway.grpc.server, "observed", _as_it_is),
     )
-    for door, name, bare in doors:
-        setattr(door, name, bare)
+    for endpoint, name, bare in endpoints:
+        setattr(endpoint, name, bare)
     from tidelog.cli.main import run  # behind the changes: the gRPC door takes `observed` by its name
 
     return run(sys.argv[1:])

@@ -45,7 +45,7 @@ HELD_BACK_LOGGED_MAX: Final = 10_000
 # Time limit for the present settings of a topic.
 CATCH_UP_S: Final = 5.0
 # Pause between two looks for another copy of the metadata, while records expire.
-OVERTAKEN_LOOKED_MS: Final = 60_000
+OVERTAKEN_CHECK_MS: Final = 60_000
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class HistoryMaintainer:
         # When the metadata store is asked again for the settings of a topic, after it did not answer.
         self._confirms_from_ms: float = 0
         # When no other copy of the metadata had gone on.
-        self._overtaken_looked_ms: float = -inf
+        self._overtaken_checked_ms: float = -inf
         self._forget_manifests = context.manifests.subscribe(self._heard_of)
         self._forget_topics = context.topics.subscribe(self._topic_changed)
 
@@ -211,16 +211,16 @@ class HistoryMaintainer:
             return False
 
     async def _check_not_overtaken(self) -> None:
-        """Raises Rejected where another copy of the metadata has gone on; looks once in OVERTAKEN_LOOKED_MS."""
+        """Raises Rejected where another copy of the metadata has gone on; looks once in OVERTAKEN_CHECK_MS."""
         context = self._context
-        if context.now_ms() < self._overtaken_looked_ms + OVERTAKEN_LOOKED_MS:
+        if context.now_ms() < self._overtaken_checked_ms + OVERTAKEN_CHECK_MS:
             return
         if await context.is_overtaken():
             raise Rejected(
                 f"another copy of the metadata has appointed leaders on {context.store.url}: topics of this one may be outdated",
                 hint="Give this compactor the metadata of the brokers (--etcd).",
             )
-        self._overtaken_looked_ms = context.now_ms()
+        self._overtaken_checked_ms = context.now_ms()
 
     async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context

@@ -6,9 +6,9 @@
   offsets, guarded likewise ─▶ outcome unknown: its caller gets that; the record is rewritten before others, which fences them
   offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
 
-Invariants: stored steps happen one after the other, while it is proven that the group is coordinated here (coordinator_lease.py). What
-a member learns of its group was stored before. Once given up, a group answers no call, and writes only what it leaves to the next
-coordinator.
+Invariants: stored steps happen one after the other, while it is proven that the group is coordinated here (coordinator_lease.py).
+What a member learns of its group was stored before. Once given up, a group answers no call, and writes only what it leaves to the
+next coordinator.
 """
 
 from __future__ import annotations

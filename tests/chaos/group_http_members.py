@@ -65,7 +65,7 @@ class Reported(NamedTuple):
         return f"{self.status} {self.code}: {self.content.get('detail') if isinstance(self.content, dict) else self.content}"
 
 
-class GroupDoors:
+class GroupEndpoints:
     """Any broker, another each time."""
 
     def __init__(self, urls: Mapping[str, str], session: aiohttp.ClientSession, rng: random.Random) -> None:
@@ -103,14 +103,14 @@ class HttpMember:
         self.name = name
         self._history = history
         self._rng = random.Random(seed)
-        self._doors = GroupDoors(urls, session, self._rng)
+        self._endpoints = GroupEndpoints(urls, session, self._rng)
         self._enough = enough
 
     async def run(self) -> None:
         lives = 0
         while True:
             began_s = self._history.now_s
-            life = _Life(f"{self.name}.{lives}", self._doors, self._history, self._rng)
+            life = _Life(f"{self.name}.{lives}", self._endpoints, self._history, self._rng)
             living = asyncio.create_task(life.live(), name=life.member)
             try:
                 await asyncio.wait((living,), timeout=self._rng.uniform(*LIFE_S))
@@ -129,9 +129,9 @@ class HttpMember:
 
 
 class _Life:
-    def __init__(self, member: str, doors: GroupDoors, history: History, rng: random.Random) -> None:
+    def __init__(self, member: str, endpoints: GroupEndpoints, history: History, rng: random.Random) -> None:
         self.member = member
-        self._doors = doors
+        self._endpoints = endpoints
         self._history = history
         self._rng = rng
         self._member_id = ""
@@ -154,7 +154,7 @@ class _Life:
         if self._member_id and self._uncommitted:
             await self._commit()
         if self._member_id:
-            await self._doors.ask("DELETE", self._path)
+            await self._endpoints.ask("DELETE", self._path)
         self._give_up()
 
     @property
@@ -183,7 +183,7 @@ class _Life:
             "session_timeout_ms": SESSION_TIMEOUT_MS,
             "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
         }
-        reported = await self._doors.ask("POST", f"{GROUP}/members", asked, timeout_s=JOIN_TIMEOUT_S)
+        reported = await self._endpoints.ask("POST", f"{GROUP}/members", asked, timeout_s=JOIN_TIMEOUT_S)
         if reported.status != HTTPStatus.CREATED:
             if isinstance(reported.content, dict):
                 self._member_id = reported.content.get("member_id", self._member_id)
@@ -199,7 +199,7 @@ class _Life:
     async def _read(self) -> bool:
         """Whether to go on in this generation."""
         query = f"generation={self._generation}&cursor={self._cursor}&commit=true&wait_ms={WAIT_MS}&max_records={RECORDS_MAX}"
-        reported = await self._doors.ask("GET", f"{self._path}/records?{query}&value_format=text")
+        reported = await self._endpoints.ask("GET", f"{self._path}/records?{query}&value_format=text")
         if reported.status == HTTPStatus.OK:
             self._acknowledged(self._uncommitted)
             await self._work_on(reported.content)
@@ -231,7 +231,9 @@ class _Life:
             self._history.add(Processed(self._history.now_s, GROUP, self.member, partition, placed[-1][0] + 1))
 
     async def _commit(self) -> None:
-        reported = await self._doors.ask("POST", f"{self._path}/offsets", {"generation": self._generation, "cursor": self._cursor})
+        reported = await self._endpoints.ask(
+            "POST", f"{self._path}/offsets", {"generation": self._generation, "cursor": self._cursor}
+        )
         if reported.status == HTTPStatus.OK:
             self._acknowledged(
                 {offset["partition"]: offset["offset"] for offset in reported.content["offsets"] if "error" not in offset}
@@ -255,13 +257,13 @@ class GroupWatcher:
     ):
         self._groups = groups
         self._history = history
-        self._doors = GroupDoors(urls, session, random.Random(seed))
+        self._endpoints = GroupEndpoints(urls, session, random.Random(seed))
 
     async def run(self) -> None:
         while True:
             for group in self._groups:
                 asked_s = self._history.now_s
-                reported = await self._doors.ask("GET", f"{group}/offsets?topic={TOPIC}")
+                reported = await self._endpoints.ask("GET", f"{group}/offsets?topic={TOPIC}")
                 if reported.status == HTTPStatus.OK:
                     offsets = tuple((offset["partition"], offset["offset"]) for offset in reported.content["offsets"])
                     self._history.add(CommittedReported(self._history.now_s, asked_s, group, offsets))
@@ -275,7 +277,7 @@ class GroupWatcher:
         try:
             for group in self._groups:
                 while True:
-                    reported = await self._doors.ask("GET", group)
+                    reported = await self._endpoints.ask("GET", group)
                     if reported.status == HTTPStatus.OK:
                         offsets = {lag["partition"]: lag["committed_offset"] for lag in reported.content["lags"]}
                         committed = tuple((partition, offset) for partition, offset in offsets.items() if offset is not None)

@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-class HttpDoors:
+class HttpEndpoints:
     """The brokers' HTTP addresses, and which of them led each partition when last heard of."""
 
     def __init__(self, urls: Mapping[str, str], session: aiohttp.ClientSession, rng: random.Random, *, topic: str = TOPIC) -> None:
@@ -130,10 +130,10 @@ class HttpProducer(ABC):
     repeats = True
 
     def __init__(
-        self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
+        self, name: str, endpoints: HttpEndpoints, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
     ) -> None:
         self.name = name
-        self.doors = doors
+        self.endpoints = endpoints
         self._history = history
         self._rng = random.Random(seed)
         self._pause_s = 1 / per_second
@@ -195,7 +195,9 @@ class PlainProducer(HttpProducer):
     repeats = False
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
-        return await self.doors.ask("POST", f"{self.doors.topic}/records", partition, body=_body(partition, values), headers=_JSON)
+        return await self.endpoints.ask(
+            "POST", f"{self.endpoints.topic}/records", partition, body=_body(partition, values), headers=_JSON
+        )
 
 
 class KeyedProducer(HttpProducer):
@@ -203,8 +205,8 @@ class KeyedProducer(HttpProducer):
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         headers = _JSON | {"idempotency-key": values[0]}
-        return await self.doors.ask(
-            "POST", f"{self.doors.topic}/records", partition, body=_body(partition, values), headers=headers
+        return await self.endpoints.ask(
+            "POST", f"{self.endpoints.topic}/records", partition, body=_body(partition, values), headers=headers
         )
 
 
@@ -214,7 +216,7 @@ class SpreadProducer(HttpProducer):
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in values]
         headers = _JSON | {"idempotency-key": values[0]}
-        return await self.doors.ask("POST", f"{self.doors.topic}/records", None, body=_records(rows), headers=headers)
+        return await self.endpoints.ask("POST", f"{self.endpoints.topic}/records", None, body=_records(rows), headers=headers)
 
 
 class KeylessProducer(HttpProducer):
@@ -224,28 +226,28 @@ class KeylessProducer(HttpProducer):
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         rows = [{"value": stored_value(value).decode()} for value in values]
-        return await self.doors.ask("POST", f"{self.doors.topic}/records", None, body=_records(rows), headers=_JSON)
+        return await self.endpoints.ask("POST", f"{self.endpoints.topic}/records", None, body=_records(rows), headers=_JSON)
 
 
 class SequencedProducer(HttpProducer):
     """With a producer id, and a sequence in each partition. After a batch that was given up it takes a new id."""
 
     def __init__(
-        self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
+        self, name: str, endpoints: HttpEndpoints, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
     ) -> None:
-        super().__init__(name, doors, history, seed=seed, per_second=per_second, settle_s=settle_s)
+        super().__init__(name, endpoints, history, seed=seed, per_second=per_second, settle_s=settle_s)
         self._producer_id: int | None = None
         self._sequence = [0] * PARTITIONS
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         if self._producer_id is None:
-            answer = await self.doors.ask("POST", "/v1/producers", partition)
+            answer = await self.endpoints.ask("POST", "/v1/producers", partition)
             if answer.outcome != "done":
                 return answer._replace(outcome="nothing written")
             self._producer_id, self._sequence = answer.content["producer_id"], [0] * PARTITIONS
         query = f"?producer_id={self._producer_id}&producer_epoch=0&base_sequence={self._sequence[partition]}&partition={partition}"
-        return await self.doors.ask(
-            "POST", f"{self.doors.topic}/records{query}", partition, body=_body(partition, values), headers=_JSON
+        return await self.endpoints.ask(
+            "POST", f"{self.endpoints.topic}/records{query}", partition, body=_body(partition, values), headers=_JSON
         )
 
     def accepted(self, partition: int, count: int) -> None:
@@ -269,10 +271,10 @@ def _records(rows: Sequence[Mapping[str, str | int]]) -> bytes:
 class HttpReader:
     """Reads all partitions in turn, with short long polls. `run` until it is cancelled."""
 
-    def __init__(self, name: str, doors: HttpDoors, history: History) -> None:
+    def __init__(self, name: str, endpoints: HttpEndpoints, history: History) -> None:
         self.name = name
         self.positions = dict.fromkeys(range(PARTITIONS), 0)
-        self._doors = doors
+        self._endpoints = endpoints
         self._history = history
 
     async def run(self) -> None:
@@ -283,8 +285,8 @@ class HttpReader:
     async def poll(self, partition: int) -> int | None:
         """The high watermark that the answer tells; None without an answer."""
         offset = self.positions[partition]
-        path = f"{self._doors.topic}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
-        answer = await self._doors.ask("GET", path, partition)
+        path = f"{self._endpoints.topic}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
+        answer = await self._endpoints.ask("GET", path, partition)
         if answer.outcome == "refused for good":
             self._history.add(Unexpected(self._history.now_s, self.name, answer.why))
         if answer.outcome != "done":

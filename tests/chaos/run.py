@@ -24,7 +24,7 @@ from tests.chaos.group_members import SdkMember
 from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Topics, Unexpected
 from tests.chaos.http_workload import (
     EventReader,
-    HttpDoors,
+    HttpEndpoints,
     HttpProducer,
     HttpReader,
     KeyedProducer,
@@ -92,17 +92,17 @@ async def run_chaos(
 async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: float, say: Callable[[str], None]) -> None:
     history = cluster.history
     async with http_session() as session:
-        doors = HttpDoors(cluster.urls, session, random.Random(seed))
-        await _in_time(tell_leaders(doors, history), history, "not every partition has a leader")
-        readers = _readers(cluster, doors, session, seed)
+        endpoints = HttpEndpoints(cluster.urls, session, random.Random(seed))
+        await _in_time(tell_leaders(endpoints, history), history, "not every partition has a leader")
+        readers = _readers(cluster, endpoints, session, seed)
         reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
         enough = asyncio.Event()
         groups = group_members.GROUP, group_http_members.GROUP, group_kafka_members.GROUP
         watcher = GroupWatcher(groups, cluster.urls, session, history, seed=seed)
         in_groups = [*_members(cluster, session, seed, enough), watcher]
         reading += [life.create_task(one.run(), name=one.name) for one in in_groups]
-        producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, doors, seed)]
-        changing = HttpDoors(cluster.urls, session, random.Random(seed + 5), topic=PASSING)
+        producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, endpoints, seed)]
+        changing = HttpEndpoints(cluster.urls, session, random.Random(seed + 5), topic=PASSING)
         changer = TopicChanger(tuple(cluster.urls.values()), history, changing)
         producing.append(life.create_task(changer.run(enough), name=TOPIC_CHANGER))
         await torment(cluster, seed, for_s=for_s, say=say)
@@ -115,9 +115,9 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
             history.add(Unexpected(history.now_s, task.get_name(), f"it waits for answers, {QUIET_S} s after the last fault"))
             task.cancel()
         history.add(Topics(history.now_s, changer.lives))
-        await _in_time(tell_leaders(doors, history), history, "not every partition has a leader")
+        await _in_time(tell_leaders(endpoints, history), history, "not every partition has a leader")
         patience_s = QUIET_S + READS_AGAIN_S * for_s
-        await _in_time(serve_all(doors, history), history, "not every partition can be read to its end", patience_s)
+        await _in_time(serve_all(endpoints, history), history, "not every partition can be read to its end", patience_s)
         await _in_time(caught_up(readers, history), history, "not every reader reaches the end", patience_s)
         await _in_time(watcher.at_rest(ends_of(history)), history, "not every group has committed all", patience_s)
         for task in reading:
@@ -125,12 +125,12 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         await asyncio.wait(reading)
 
 
-def _readers(cluster: Cluster, doors: HttpDoors, session: aiohttp.ClientSession, seed: int) -> list[Reader]:
+def _readers(cluster: Cluster, endpoints: HttpEndpoints, session: aiohttp.ClientSession, seed: int) -> list[Reader]:
     addresses, history = tuple(cluster.urls.values()), cluster.history
     return [
         SdkReader("sdk-reader", addresses, history),
         SdkReader("sdk-reader-again", addresses, history, chunks_max=RECONNECT_AFTER_CHUNKS),
-        HttpReader("http-reader", doors, history),
+        HttpReader("http-reader", endpoints, history),
         EventReader("http-events", cluster.urls, session, history, seed=seed),
         LineReader("http-lines", cluster.urls, session, history, seed=seed + 1),
         KafkaReader("kafka-reader", cluster.kafka_bootstrap, history),
@@ -156,17 +156,17 @@ def _members(
     ]
 
 
-def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProducer | HttpProducer | KafkaProducer]:
+def _producers(cluster: Cluster, endpoints: HttpEndpoints, seed: int) -> list[SdkProducer | HttpProducer | KafkaProducer]:
     addresses, history, often = tuple(cluster.urls.values()), cluster.history, HTTP_REQUESTS_PER_SECOND
     bootstrap, steadily = cluster.kafka_bootstrap, KAFKA_RECORDS_PER_SECOND
     return [
         SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=SDK_RECORDS_PER_SECOND),
         SdkProducer("sdk", addresses, history, keyed=False, per_second=SDK_RECORDS_PER_SECOND),
-        PlainProducer("http-plain", doors, history, seed=seed, per_second=often),
-        KeyedProducer("http-key", doors, history, seed=seed + 1, per_second=often),
-        SequencedProducer("http-sequence", doors, history, seed=seed + 2, per_second=often),
-        SpreadProducer("http-spread", doors, history, seed=seed + 3, per_second=often),
-        KeylessProducer("http-keyless", doors, history, seed=seed + 4, per_second=often),
+        PlainProducer("http-plain", endpoints, history, seed=seed, per_second=often),
+        KeyedProducer("http-key", endpoints, history, seed=seed + 1, per_second=often),
+        SequencedProducer("http-sequence", endpoints, history, seed=seed + 2, per_second=often),
+        SpreadProducer("http-spread", endpoints, history, seed=seed + 3, per_second=often),
+        KeylessProducer("http-keyless", endpoints, history, seed=seed + 4, per_second=often),
         KafkaProducer("kafka-keyed", bootstrap, history, keyed=True, per_second=steadily),
         KafkaProducer("kafka", bootstrap, history, keyed=False, per_second=steadily, compression="lz4"),
     ]
@@ -180,14 +180,14 @@ async def _in_time(waiting: Awaitable[None], history: History, else_: str, patie
         history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {patience_s:g} s while nothing is broken"))
 
 
-async def tell_leaders(doors: HttpDoors, history: History) -> None:
-    epochs = await doors.leader_epochs()
+async def tell_leaders(endpoints: HttpEndpoints, history: History) -> None:
+    epochs = await endpoints.leader_epochs()
     history.add(Leaders(history.now_s, epochs))
 
 
-async def serve_all(doors: HttpDoors, history: History) -> None:
+async def serve_all(endpoints: HttpEndpoints, history: History) -> None:
     """Reads every partition whole, as a new reader."""
-    reader = HttpReader("last-reader", doors, history)
+    reader = HttpReader("last-reader", endpoints, history)
     for partition in range(PARTITIONS):
         start = len(history.events)
         while (high_watermark := await reader.poll(partition)) is None or reader.positions[partition] < high_watermark:

@@ -29,7 +29,7 @@ from metadata.errors import (
     UnknownTopic,
 )
 from tests.chaos.history import History, Unexpected
-from tests.chaos.http_workload import PAUSE_S, HttpDoors
+from tests.chaos.http_workload import PAUSE_S, HttpEndpoints
 from tests.chaos.workload import connected, stored_value, value_of
 from tidelog.client import Client
 
@@ -59,10 +59,10 @@ Places = tuple[tuple[int, int], ...]
 class TopicChanger:
     """`run` until `enough`."""
 
-    def __init__(self, addresses: Sequence[str], history: History, doors: HttpDoors) -> None:
+    def __init__(self, addresses: Sequence[str], history: History, endpoints: HttpEndpoints) -> None:
         """`doors`: of the topic PASSING."""
         self.lives = 0
-        self._doors = doors
+        self._endpoints = endpoints
         self._addresses = addresses
         self._history = history
 
@@ -157,7 +157,7 @@ class TopicChanger:
         return answers
 
     async def _sent(self, body: bytes, headers: Mapping[str, str]) -> Places | None:
-        answer = await self._doors.ask("POST", f"{self._doors.topic}/records", None, body=body, headers=headers)
+        answer = await self._endpoints.ask("POST", f"{self._endpoints.topic}/records", None, body=body, headers=headers)
         if answer.outcome == "done":
             return tuple((result["partition"], result["offset"]) for result in answer.content["results"])
         if answer.outcome == "refused for good" and not answer.why.startswith(NOT_THERE):

@@ -29,7 +29,7 @@ IDS = ("b1", "b2", "b3")
 SESSION_MS = 60_000
 
 
-class Doors:
+class Endpoints:
     """Of all brokers, which may not all be there."""
 
     def __init__(
@@ -67,13 +67,13 @@ class Doors:
                 lambda: topics_stub(self._channels[IDS[0]]).CreateTopic(admin_pb2.CreateTopicRequest(topic=topic))
             )
 
-    async def stable(self, coordinator: str, doors: Sequence[str]) -> tuple[list[GroupCalls], list[str]]:
+    async def stable(self, coordinator: str, endpoints: Sequence[str]) -> tuple[list[GroupCalls], list[str]]:
         """A group of one member for each of these doors: their calls and ids. Another group where its coordinator loses its lease
         before all have joined."""
 
         async def joined() -> tuple[list[GroupCalls], list[str]] | None:
             name = await self.coordinated_by(coordinator)
-            calls = [self.group(name, at) for at in doors]
+            calls = [self.group(name, at) for at in endpoints]
             try:
                 return calls, await stable(calls)
             except Unavailable:
@@ -83,7 +83,7 @@ class Doors:
 
 
 @asynccontextmanager
-async def doors(directory: Path, etcd: EtcdMember, processes: ExitStack) -> AsyncIterator[Doors]:
+async def endpoints(directory: Path, etcd: EtcdMember, processes: ExitStack) -> AsyncIterator[Endpoints]:
     async with tcp_proxy(etcd.client_port) as way, AsyncExitStack() as channels:
         clusters = {at: ServedCluster(directory, way.url if at == "b2" else etcd.url, processes) for at in IDS}
         ports = {at: free_port() for at in IDS}
@@ -95,12 +95,12 @@ async def doors(directory: Path, etcd: EtcdMember, processes: ExitStack) -> Asyn
         opened = {
             at: await channels.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}")) for at, port in ports.items()
         }
-        yield Doors(brokers, etcd, way, opened)
+        yield Endpoints(brokers, etcd, way, opened)
 
 
-def with_doors(directory: Path, scenario: Callable[[Doors], Awaitable[None]]) -> None:
+def with_endpoints(directory: Path, scenario: Callable[[Endpoints], Awaitable[None]]) -> None:
     async def run(etcd: EtcdMember, processes: ExitStack) -> None:
-        async with asyncio.timeout(250), doors(directory, etcd, processes) as opened:
+        async with asyncio.timeout(250), endpoints(directory, etcd, processes) as opened:
             await scenario(opened)
 
     with running_etcd(directory) as etcd, ExitStack() as processes:
@@ -134,7 +134,7 @@ async def answered_in_time(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def test_the_next_coordinator_goes_on_in_the_generation_when_theirs_was_killed(tmp_path: Path) -> None:
-    async def scenario(opened: Doors) -> None:
+    async def scenario(opened: Endpoints) -> None:
         await opened.create_topic()
         calls, ids = await opened.stable("b2", ("b1", "b3"))
         committed = await answered_in_time(lambda: calls[0].commit(offset(7), member_id=ids[0], generation=1))
@@ -150,7 +150,7 @@ def test_the_next_coordinator_goes_on_in_the_generation_when_theirs_was_killed(t
         assert committed.errors[0].code == 0
         assert (await answered_in_time(calls[0].find_coordinator)).broker_id in {"b1", "b3"}
 
-    with_doors(tmp_path, scenario)
+    with_endpoints(tmp_path, scenario)
 
 
 async def keep_alive(calls: Sequence[GroupCalls], ids: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ async def keep_alive(calls: Sequence[GroupCalls], ids: Sequence[str]) -> None:
 
 
 def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_it_is_back(tmp_path: Path) -> None:
-    async def scenario(opened: Doors) -> None:
+    async def scenario(opened: Endpoints) -> None:
         await opened.create_topic()
         other = await opened.coordinated_by("b3")
         calls, ids = await opened.stable("b2", ("b1", "b2"))
@@ -184,13 +184,13 @@ def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_
             assert [found.offset for found in (await answered_in_time(calls[1].offsets)).offsets] == [8]
             living.cancel()
 
-    with_doors(tmp_path, scenario)
+    with_endpoints(tmp_path, scenario)
 
 
 def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_another_leads_its_partitions(tmp_path: Path) -> None:
     """It finds its seal on the bucket. Until then nobody else takes its members for lost: their sessions have begun anew."""
 
-    async def scenario(opened: Doors) -> None:
+    async def scenario(opened: Endpoints) -> None:
         await opened.create_topic()
         calls, ids = await opened.stable("b2", ("b1", "b2"))
         opened.way.break_("refuses")
@@ -208,4 +208,4 @@ def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_anoth
         committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[1], generation=1))
         assert committed.errors[0].code == 0
 
-    with_doors(tmp_path, scenario)
+    with_endpoints(tmp_path, scenario)

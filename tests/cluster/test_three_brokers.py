@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import SESSION_TIMEOUT_S
-from tests.chaos.http_workload import HttpDoors, http_session
+from tests.chaos.http_workload import HttpEndpoints, http_session
 from tests.chaos.topic_workload import PASSING, TopicChanger
 from tests.cluster.three_brokers import PATIENCE_S, Loaded, ThreeBrokers, loaded, ready, until
 
@@ -163,8 +163,8 @@ def test_etcd_is_restarted(cluster: ThreeBrokers, tmp_path: Path) -> None:
 def test_a_topic_is_deleted_and_made_again_and_again(cluster: ThreeBrokers, tmp_path: Path) -> None:
     async def scenario(load: Loaded) -> None:
         async with http_session() as session:
-            doors = HttpDoors(cluster.urls, session, random.Random(1), topic=PASSING)
-            changer = TopicChanger(tuple(cluster.urls.values()), load.history, doors)
+            endpoints = HttpEndpoints(cluster.urls, session, random.Random(1), topic=PASSING)
+            changer = TopicChanger(tuple(cluster.urls.values()), load.history, endpoints)
             enough = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(changer.run(enough))

@@ -23,7 +23,7 @@ from tests.chaos.history import Acknowledged, Healed, History, Refused, Unknown
 from tests.chaos.history_checker import check
 from tests.chaos.http_workload import (
     EventReader,
-    HttpDoors,
+    HttpEndpoints,
     HttpProducer,
     HttpReader,
     KeyedProducer,
@@ -86,13 +86,13 @@ def three_brokers(directory: Path) -> Iterator[ThreeBrokers]:
 class Asking:
     """What the cluster says of itself, through whichever broker answers."""
 
-    def __init__(self, cluster: ThreeBrokers, doors: HttpDoors) -> None:
+    def __init__(self, cluster: ThreeBrokers, endpoints: HttpEndpoints) -> None:
         self._cluster = cluster
-        self._doors = doors
+        self._endpoints = endpoints
 
     async def brokers(self) -> dict[str, Any]:
         """By id; empty where nobody answers."""
-        answer = await self._doors.ask("GET", "/v1/brokers", None)
+        answer = await self._endpoints.ask("GET", "/v1/brokers", None)
         return {broker["broker_id"]: broker for broker in answer.content["brokers"]} if answer.outcome == "done" else {}
 
     async def controller(self) -> str:
@@ -104,7 +104,7 @@ class Asking:
 
     async def leaders(self) -> list[str | None]:
         """By partition; empty where nobody answers."""
-        answer = await self._doors.ask("GET", self._doors.topic, None)
+        answer = await self._endpoints.ask("GET", self._endpoints.topic, None)
         if answer.outcome != "done":
             return []
         return [partition["leader"] or None for partition in answer.content["partitions"]]
@@ -179,20 +179,20 @@ async def loaded(cluster: ThreeBrokers, directory: Path) -> AsyncIterator[Loaded
     async with http_session() as session, connected(*addresses) as log:
         with History(directory / "history.ndjson") as history:
             await log.topics.create(topic, partitions=PARTITIONS)
-            doors = HttpDoors(urls, session, random.Random(1), topic=topic)
+            endpoints = HttpEndpoints(urls, session, random.Random(1), topic=topic)
             readers: list[Reader] = [
                 SdkReader("sdk-reader", addresses, history, topic=topic),
-                HttpReader("http-reader", doors, history),
+                HttpReader("http-reader", endpoints, history),
                 EventReader("http-events", urls, session, history, seed=2, topic=topic),
                 LineReader("http-lines", urls, session, history, seed=3, topic=topic),
             ]
             producers: list[SdkProducer | HttpProducer] = [
                 SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=10, topic=topic, delivery_timeout_s=PATIENCE_S),
                 SdkProducer("sdk", addresses, history, keyed=False, per_second=10, topic=topic, delivery_timeout_s=PATIENCE_S),
-                KeyedProducer("http-key", doors, history, seed=4, per_second=5, settle_s=PATIENCE_S),
-                SequencedProducer("http-sequence", doors, history, seed=5, per_second=5, settle_s=PATIENCE_S),
+                KeyedProducer("http-key", endpoints, history, seed=4, per_second=5, settle_s=PATIENCE_S),
+                SequencedProducer("http-sequence", endpoints, history, seed=5, per_second=5, settle_s=PATIENCE_S),
             ]
-            asking = Asking(cluster, doors)
+            asking = Asking(cluster, endpoints)
             await asking.all_led(by=set(cluster.brokers))
             enough = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
@@ -206,7 +206,7 @@ async def loaded(cluster: ThreeBrokers, directory: Path) -> AsyncIterator[Loaded
                 enough.set()
                 async with asyncio.timeout(PATIENCE_S):
                     await asyncio.gather(*producing)
-                    await serve_all(doors, history)
+                    await serve_all(endpoints, history)
                     await caught_up(readers, history)
                 for task in reading:
                     task.cancel()

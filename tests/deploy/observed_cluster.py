@@ -74,11 +74,11 @@ async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
             for n in (1, 2)
         ]
         await until(lambda: all(len(broker.brokers()) == len(brokers) for broker in brokers))
-        service, door = await parts.enter_async_context(
+        service, endpoint = await parts.enter_async_context(
             run_compactor(load_settings({**common, "broker_id": "c1"}, {}), report=lambda _: None)
         )
-        compactor_url = f"http://{await door.start('127.0.0.1:0')}"
-        parts.push_async_callback(door.stop)
+        compactor_url = f"http://{await endpoint.start('127.0.0.1:0')}"
+        parts.push_async_callback(endpoint.stop)
         http = await parts.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)))
         urls = {f"b{n}": f"https://{broker.http_address}" for n, broker in enumerate(brokers, 1)} | {"c1": compactor_url}
         await _load(brokers, http, certificates)

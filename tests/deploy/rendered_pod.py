@@ -62,7 +62,7 @@ def on_free_ports() -> Object:
 
 
 @cache
-def stranger() -> urllib.request.OpenerDirector:
+def outsider() -> urllib.request.OpenerDirector:
     """Who asks without proxy, certificate or authority: a pod is asked twenty times a second until it is ready."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -225,7 +225,7 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
     def get(self, path: str, *, scheme: str = "http", port: str = "http") -> tuple[int, bytes]:
         """What the port of this name answers somebody without a certificate or a key; 0 where nobody does."""
         try:
-            with stranger().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=60) as answer:
+            with outsider().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=60) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

@@ -135,10 +135,10 @@ def test_the_broker_listens_where_its_ports_are(case: str) -> None:
     )
     for listener in parse_listeners(variables.get("TIDELOG_KAFKA", ""), ""):
         assert listener.address.endswith(f":{ports.pop('kafka' if listener.name == 'internal' else 'kafka-external')}")
-    for door, port in ports.items():
-        assert variables[f"TIDELOG_{door.upper()}"].endswith(f":{port}")
+    for endpoint, port in ports.items():
+        assert variables[f"TIDELOG_{endpoint.upper()}"].endswith(f":{port}")
         if case in BROKERS:
-            assert variables[f"TIDELOG_ADVERTISE_{door.upper()}"].endswith(
+            assert variables[f"TIDELOG_ADVERTISE_{endpoint.upper()}"].endswith(
                 f"$(POD_IP)]:{port}" if "0.0.0.0" not in variables["TIDELOG_HTTP"] else f"$(POD_IP):{port}"
             )
 

@@ -86,9 +86,9 @@ def _kafka_clients(broker: RenderedPod, held: dict[str, dict[str, str]], directo
     known = AdminClient({**where, **sasl, "sasl.password": ADMIN_KEY})
     brokers = known.list_topics(timeout=60).brokers.values()
     assert {f"{each.host}:{each.port}" for each in brokers} == {f"{SERVICE}:9092"}
-    for stranger in ({**sasl, "sasl.password": f"tlk_{'0' * 16}_{'cd' * 32}"}, {"security.protocol": "SSL"}):
+    for outsider in ({**sasl, "sasl.password": f"tlk_{'0' * 16}_{'cd' * 32}"}, {"security.protocol": "SSL"}):
         with pytest.raises(KafkaException):
-            AdminClient({**where, **stranger}).list_topics(timeout=3)
+            AdminClient({**where, **outsider}).list_topics(timeout=3)
 
 
 def _helm_test(values: dict[str, Any], broker: RenderedPod, directory: Path, held: dict[str, dict[str, str]]) -> None:

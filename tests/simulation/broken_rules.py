@@ -124,7 +124,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.ACKNOWLEDGED_EARLY:
             return [(PendingAppend, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
-            return [(segment_writer, "read_writer_id", _whoever_claimed_it)]
+            return [(segment_writer, "read_writer_id", _any_claimant)]
         case BrokenRule.SEAL_DELETED:
             return [(recovery, "seal", _sealed_for_a_moment)]
         case BrokenRule.TAKEOVER_WITHOUT_SEAL:
@@ -187,7 +187,7 @@ async def _acknowledged_early(self: PendingAppend, deadline: Deadline) -> Append
     return self.appended
 
 
-async def _whoever_claimed_it(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
+async def _any_claimant(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
     return bytes.fromhex(msgspec.json.decode(await store.get(claim_key(written)), type=ClaimRecord).writer)
 
 

@@ -53,7 +53,9 @@ class _Dated(ObjectStoreDecorator):
 class CompactorProcess(BucketProcess):
     def __init__(self, name: str, site: Site, settings: CompactionSettings, *, faults: Faults) -> None:
         wire = random.Random(f"{site.seed}/{name}/wire")
-        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, reported=site.keep_trace, after_create=_nobody)
+        wired = FaultyStore(
+            site.bucket, wire, faults, name=name, log=site.trace, reported=site.keep_trace, after_create=_notify_none
+        )
         super().__init__(name, site.failures.append, wired)
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")
@@ -112,5 +114,5 @@ class CompactorProcess(BucketProcess):
             self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} {what}")
 
 
-def _nobody(key: str) -> None:
+def _notify_none(key: str) -> None:
     """Of what a compactor creates nobody keeps a record: the archive sees it all."""

@@ -102,7 +102,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.UNKNOWN_COMMIT_REPEATED:
             return [(WriteBatcher, "_still_sound", _all_sound), (GroupCoordinator, "_outcome_unknown", _not_given_up)]
         case BrokenGroupRule.SESSIONS_NEVER_END:
-            return [(CoordinatedGroup, "heard", _heard_for_ever)]
+            return [(CoordinatedGroup, "heard", _heard_forever)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
             return [(MemberRebalance, "_revoke", _reports_loss)]
         case BrokenGroupRule.FENCED_MEMBER_COMMITS:
@@ -209,7 +209,7 @@ def _not_given_up(self: GroupCoordinator, key: str) -> None:
     return
 
 
-def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
+def _heard_forever(self: CoordinatedGroup, member_id: MemberId) -> None:
     if member_id in self.group.members:
         self._silent_at_ms[member_id] = uptime_ms() + 10**9
 

@@ -150,7 +150,7 @@ class Book:
 def test_what_was_shown_is_remembered_with_a_bound_and_only_while_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "REMEMBERED_MAX", 3)
     book = Book()
-    door = Authenticator(AccessSettings(), book, now_ms=lambda: 5)
+    endpoint = Authenticator(AccessSettings(), book, now_ms=lambda: 5)
     texts = []
     for number in range(5):
         key, text = new_key(principal="a", id_bytes=bytes([number] * 8), secret_bytes=bytes(32), now_ms=1)
@@ -158,16 +158,16 @@ def test_what_was_shown_is_remembered_with_a_bound_and_only_while_it_counts(monk
         texts.append(f"Bearer {text.reveal()}")
 
     async def scenario() -> None:
-        callers = [await door.caller(text, None) for text in texts]
-        assert [door.known(text) is not None for text in texts] == [False, False, True, True, True]
-        assert await door.caller(texts[4], None) is callers[4]
+        callers = [await endpoint.caller(text, None) for text in texts]
+        assert [endpoint.known(text) is not None for text in texts] == [False, False, True, True, True]
+        assert await endpoint.caller(texts[4], None) is callers[4]
         with pytest.raises(Unauthenticated):
-            await door.caller(texts[0] + "0", None)
-        assert len(door._known) == 3
+            await endpoint.caller(texts[0] + "0", None)
+        assert len(endpoint._known) == 3
         del book.keys["04" * 8]
-        assert door.known(texts[4]) is None
+        assert endpoint.known(texts[4]) is None
         with pytest.raises(Unauthenticated):
-            await door.caller(texts[4], None)
+            await endpoint.caller(texts[4], None)
         with pytest.raises(Unauthenticated):
             callers[4].check_counts()
 

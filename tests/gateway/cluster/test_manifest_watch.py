@@ -16,7 +16,7 @@ from metadata.store.interface import Delete, KeyValue, Put
 from segments.bucket.layout import manifest_key
 from segments.history.manifest import Manifest, encode_manifest
 from segments.object_store.interface import Buffer
-from tests.kit.gateway.doorless_cluster import LAYOUT
+from tests.kit.gateway.listenerless_cluster import LAYOUT
 from tests.kit.gateway.virtual_cluster import Fault, Process, World, in_a_world
 from tests.kit.segments.manifests import compacted_to, remembered
 

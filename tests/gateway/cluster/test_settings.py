@@ -37,14 +37,14 @@ def test_an_address_that_nobody_can_connect_to_is_refused(address: str, said: st
         ClusterSettings(advertise_grpc=address)
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
 @pytest.mark.parametrize("listens", ["0.0.0.0:8080", "[::]:8080", "[0:0::0]:8080"])
-def test_who_listens_everywhere_must_say_where_others_reach_it(door: str, listens: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"advertise_{door} is not set: clients cannot connect") as refused:
-        load_settings(IN_A_CLUSTER | {door: listens}, {})
-    assert f"--advertise-{door} HOST:PORT" in refused.value.hint
-    load_settings(IN_A_CLUSTER | {door: listens, f"advertise_{door}": "10.0.0.7:8080"}, {})
-    load_settings({"data_dir": "d", door: listens}, {})  # a broker that is alone is not looked for
+def test_who_listens_everywhere_must_say_where_others_reach_it(endpoint: str, listens: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"advertise_{endpoint} is not set: clients cannot connect") as refused:
+        load_settings(IN_A_CLUSTER | {endpoint: listens}, {})
+    assert f"--advertise-{endpoint} HOST:PORT" in refused.value.hint
+    load_settings(IN_A_CLUSTER | {endpoint: listens, f"advertise_{endpoint}": "10.0.0.7:8080"}, {})
+    load_settings({"data_dir": "d", endpoint: listens}, {})  # a broker that is alone is not looked for
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.layout import SnapshotPosition, snapshot_key
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryObjectStore
-from tests.kit.gateway.doorless_cluster import cluster_of
+from tests.kit.gateway.listenerless_cluster import cluster_of
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.simulation.virtual_loop import run as run_virtually
 

@@ -33,7 +33,7 @@ from segments.bucket.layout import (
 )
 from segments.object_store.interface import Buffer, ListPage, list_all
 from segments.object_store.memory import MemoryObjectStore
-from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
+from tests.kit.gateway.listenerless_cluster import LAYOUT, cluster_of, now_ms, until
 
 
 async def proven() -> None:

@@ -36,7 +36,7 @@ class Call:
             self._reported.pop()(self)
 
 
-class Door:
+class Endpoint:
     """Holds streams until they are ended."""
 
     def __init__(self, streams_max: int, *, clients_read: bool = True) -> None:
@@ -88,98 +88,98 @@ class Door:
 
 def test_who_opens_too_many_ends_the_oldest_of_his_own() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=4)
-        load_balancer = await door.open("10.0.0.1")
-        stranger = [await door.open("10.0.0.9") for _ in range(10)]
-        assert [stream.done() for stream in stranger] == [True] * 7 + [False] * 3
+        endpoint = Endpoint(streams_max=4)
+        load_balancer = await endpoint.open("10.0.0.1")
+        outsider = [await endpoint.open("10.0.0.9") for _ in range(10)]
+        assert [stream.done() for stream in outsider] == [True] * 7 + [False] * 3
         assert not load_balancer.done()
-        assert len(door.watches) == 4
-        later = await door.open("10.0.0.2")
-        assert stranger[7].done()
+        assert len(endpoint.watches) == 4
+        later = await endpoint.open("10.0.0.2")
+        assert outsider[7].done()
         assert not later.done()
-        assert set(door.ended()) == {"10.0.0.9"}
-        await door.close()
+        assert set(endpoint.ended()) == {"10.0.0.9"}
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_a_place_that_was_left_is_free() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=1)
+        endpoint = Endpoint(streams_max=1)
         for _ in range(3):
-            stream = await door.open("10.0.0.1")
+            stream = await endpoint.open("10.0.0.1")
             stream.cancel()
             await asyncio.wait((stream,))
-        await door.open("10.0.0.2")
-        assert not door.ended()
-        await door.close()
+        await endpoint.open("10.0.0.2")
+        assert not endpoint.ended()
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_who_takes_nothing_of_what_he_is_told_is_refused_more_and_others_are_not() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=4, clients_read=False)
-        stranger = [await door.open("10.0.0.9") for _ in range(10)]
-        assert [stream.done() for stream in stranger] == [True, True] + [False] * 4 + [True] * 4
-        assert door.watches._not_done == {"10.0.0.9": 6}, "four with places, and half as many that are untaken"
-        load_balancer = await door.open("10.0.0.1")
+        endpoint = Endpoint(streams_max=4, clients_read=False)
+        outsider = [await endpoint.open("10.0.0.9") for _ in range(10)]
+        assert [stream.done() for stream in outsider] == [True, True] + [False] * 4 + [True] * 4
+        assert endpoint.watches._not_done == {"10.0.0.9": 6}, "four with places, and half as many that are untaken"
+        load_balancer = await endpoint.open("10.0.0.1")
         assert not load_balancer.done()
-        door.calls[0].is_done()
-        door.calls[1].is_done()
-        later = await door.open("10.0.0.9")
+        endpoint.calls[0].is_done()
+        endpoint.calls[1].is_done()
+        later = await endpoint.open("10.0.0.9")
         assert not later.done()
-        await door.close()
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_clients_that_take_nothing_hold_together_what_one_may_and_a_few_each() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=20, clients_read=False)
+        endpoint = Endpoint(streams_max=20, clients_read=False)
         addresses = [f"10.0.0.{number}" for number in range(50)]
         for address in addresses:
             for _ in range(3 * FEW):
-                await door.open(address)
-        assert len(door.watches) == 20
-        assert max(door.watches._not_done[address] for address in addresses[10:]) == FEW
-        assert door.watches._not_done.total() <= 20 + 10 + FEW * len(addresses)
-        assert not door.cut, "all of it came within a moment"
-        await door.close()
+                await endpoint.open(address)
+        assert len(endpoint.watches) == 20
+        assert max(endpoint.watches._not_done[address] for address in addresses[10:]) == FEW
+        assert endpoint.watches._not_done.total() <= 20 + 10 + FEW * len(addresses)
+        assert not endpoint.cut, "all of it came within a moment"
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_who_takes_all_his_answers_is_not_refused_for_strangers_who_take_none() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=20, clients_read=False)
-        load_balancer = [await door.open("10.0.0.1") for _ in range(FEW)]
+        endpoint = Endpoint(streams_max=20, clients_read=False)
+        load_balancer = [await endpoint.open("10.0.0.1") for _ in range(FEW)]
         for address in ("10.0.0.7", "10.0.0.8", "10.0.0.9"):
             for _ in range(30):
-                await door.open(address)
-        assert len(door.watches._untaken) >= 10
-        load_balancer.append(await door.open("10.0.0.1"))
+                await endpoint.open(address)
+        assert len(endpoint.watches._untaken) >= 10
+        load_balancer.append(await endpoint.open("10.0.0.1"))
         assert not any(stream.done() for stream in load_balancer)
         load_balancer[0].cancel()
         await asyncio.wait(load_balancer[:1])
-        refused = await door.open("10.0.0.1")
+        refused = await endpoint.open("10.0.0.1")
         assert "1 of them by this address" in str(refused.exception()), "it has to take that one first"
-        await door.close()
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_fifty_addresses_that_take_nothing_leave_some_four_times_the_places_untaken() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=500, clients_read=False)
+        endpoint = Endpoint(streams_max=500, clients_read=False)
         for number in range(50):
             refused = False
             while not refused:
-                stream = await door.open(f"10.0.0.{number}")
+                stream = await endpoint.open(f"10.0.0.{number}")
                 refused = stream.done() and "wait to be taken" in str(stream.exception())
-        assert not door.cut, "all of it came within a moment"
-        assert len(door.watches._untaken) < 4.5 * 500
-        await door.close()
+        assert not endpoint.cut, "all of it came within a moment"
+        assert len(endpoint.watches._untaken) < 4.5 * 500
+        await endpoint.close()
 
     run(scenario())
 
@@ -194,16 +194,16 @@ def test_connections_that_are_cut_off_are_told_of_where_there_were_any(found: in
         return found
 
     async def scenario() -> None:
-        door = Door(streams_max=2, clients_read=False)
-        door.watches._cut_off = cut_off
+        endpoint = Endpoint(streams_max=2, clients_read=False)
+        endpoint.watches._cut_off = cut_off
         for _ in range(3):
-            await door.open("10.0.0.9")
-        door.watches._untaken = dict.fromkeys(door.watches._untaken, asyncio.get_running_loop().time() - TAKE_S)
-        await door.open("10.0.0.1")
+            await endpoint.open("10.0.0.9")
+        endpoint.watches._untaken = dict.fromkeys(endpoint.watches._untaken, asyncio.get_running_loop().time() - TAKE_S)
+        await endpoint.open("10.0.0.1")
         async with asyncio.timeout(10):
-            await door.watches._cutting
+            await endpoint.watches._cutting
         await asyncio.sleep(0.01)
-        await door.close()
+        await endpoint.close()
 
     asyncio.run(scenario())
     assert len(looked_in) == 1
@@ -213,31 +213,31 @@ def test_connections_that_are_cut_off_are_told_of_where_there_were_any(found: in
 
 def test_connections_that_took_nothing_for_long_are_cut_off_once_their_calls_are_many() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=4, clients_read=False)
+        endpoint = Endpoint(streams_max=4, clients_read=False)
         for address in ("10.0.0.8", "10.0.0.9"):
             for _ in range(4):
-                await door.open(address)
-        assert len(door.watches._untaken) == 4
+                await endpoint.open(address)
+        assert len(endpoint.watches._untaken) == 4
         await asyncio.sleep(TAKE_S)
-        untaken_since_a_moment = await door.open("10.0.0.1")
+        untaken_since_a_moment = await endpoint.open("10.0.0.1")
         untaken_since_a_moment.cancel()
         await asyncio.wait((untaken_since_a_moment,))
-        assert door.cut == ["ipv4:10.0.0.8:0", "ipv4:10.0.0.8:1", "ipv4:10.0.0.9:4", "ipv4:10.0.0.9:5"]
-        assert door.watches._not_done == {"10.0.0.8": 2, "10.0.0.9": 2, "10.0.0.1": 1}, "those with places stay"
-        await door.close()
+        assert endpoint.cut == ["ipv4:10.0.0.8:0", "ipv4:10.0.0.8:1", "ipv4:10.0.0.9:4", "ipv4:10.0.0.9:5"]
+        assert endpoint.watches._not_done == {"10.0.0.8": 2, "10.0.0.9": 2, "10.0.0.1": 1}, "those with places stay"
+        await endpoint.close()
 
     run(scenario())
 
 
 def test_few_that_wait_to_be_taken_cost_nobody_his_connection() -> None:
     async def scenario() -> None:
-        door = Door(streams_max=4, clients_read=False)
-        stream = await door.open("10.0.0.8")
+        endpoint = Endpoint(streams_max=4, clients_read=False)
+        stream = await endpoint.open("10.0.0.8")
         stream.cancel()
         await asyncio.sleep(10 * TAKE_S)
-        await door.open("10.0.0.9")
-        assert not door.cut
-        await door.close()
+        await endpoint.open("10.0.0.9")
+        assert not endpoint.cut
+        await endpoint.close()
 
     run(scenario())
 
@@ -247,14 +247,14 @@ def test_nobody_with_a_fair_share_is_ended(streams_max: int, arrivals: list[str]
     """A fair share: no more streams than the places by the number of addresses that there ever were."""
 
     async def scenario() -> None:
-        door = Door(streams_max)
+        endpoint = Endpoint(streams_max)
         for address in arrivals:
-            await door.open(address)
-            assert len(door.watches) <= streams_max
+            await endpoint.open(address)
+            assert len(endpoint.watches) <= streams_max
         wanted = Counter(arrivals)
         modest = {address for address in wanted if wanted[address] * len(wanted) <= streams_max}
-        assert not modest & set(door.ended())
+        assert not modest & set(endpoint.ended())
         if arrivals:
-            await door.close()
+            await endpoint.close()
 
     run(scenario())

@@ -109,7 +109,7 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
     monkeypatch.setattr("gateway.grpc.server._calls_max", lambda settings: 40)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        stranger = await calls_without_window(
+        outsider = await calls_without_window(
             broker.grpc_address, "/grpc.health.v1.Health/Check", b"", 60, source="127.0.0.2", ended=54
         )
         watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
@@ -117,7 +117,7 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
         for _ in range(10):
             await health_stub(channel).Check(health_pb2.HealthCheckRequest())
         await topics_stub(channel).ListTopics(admin_pb2.ListTopicsRequest())
-        stranger.close()
+        outsider.close()
 
     serve(tmp_path, scenario)
 
@@ -166,18 +166,18 @@ def test_strangers_who_take_nothing_of_their_streams_hold_no_calls_of_others_and
             watching.cancel()
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        strangers = []
+        outsiders = []
         for number in range(2, 8):
             source = f"127.0.0.{number}"
-            strangers.append(await calls_without_window(broker.grpc_address, method, message, 60, source=source, ended=0))
+            outsiders.append(await calls_without_window(broker.grpc_address, method, message, 60, source=source, ended=0))
             await served(lambda: health_stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60))
             assert (await served(lambda: watched(channel))).status == health_pb2.HealthCheckResponse.SERVING
         await topics_stub(channel).ListTopics(admin_pb2.ListTopicsRequest(), timeout=60)
         async with asyncio.timeout(60):
             while take_s < 60 and "cut off" not in caplog.text:
                 await served(lambda: health_stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60))
-        for stranger in strangers:
-            stranger.close()
+        for outsider in outsiders:
+            outsider.close()
 
     serve(tmp_path, scenario)
     assert ("cut off" in caplog.text) is (take_s < 60)

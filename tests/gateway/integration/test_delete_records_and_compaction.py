@@ -23,7 +23,7 @@ from segments.bucket.layout import parse_wal_key
 from segments.log.manifest_follower import HIGH_WATERMARK
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
-from tests.kit.gateway.doorless_cluster import LAYOUT
+from tests.kit.gateway.listenerless_cluster import LAYOUT
 from tests.kit.gateway.virtual_cluster import World, in_a_world
 from tests.kit.segments.batches import TIMESTAMP_MS, records_in
 from tests.simulation.virtual_loop import virtual_loop

@@ -118,9 +118,9 @@ def file_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
-@pytest.mark.parametrize("door", ["http", "grpc"])
+@pytest.mark.parametrize("endpoint", ["http", "grpc"])
 def test_ten_thousand_idle_connections_cost_little_and_hinder_nobody(
-    tmp_path: Path, door: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 300.0)
     count = min(IDLE_MAX - 100, (file_limit() - SPARE_FILES) // 2)
@@ -131,11 +131,11 @@ def test_ten_thousand_idle_connections_cost_little_and_hinder_nobody(
             idle: list[socket.socket] = []
             try:
                 for number in range(count):
-                    idle.append(await connected(broker.http_address if door == "http" else broker.grpc_address))
-                    idle[-1].send(b"GET /livez HT" if door == "http" else PREFACE + SETTINGS)
+                    idle.append(await connected(broker.http_address if endpoint == "http" else broker.grpc_address))
+                    idle[-1].send(b"GET /livez HT" if endpoint == "http" else PREFACE + SETTINGS)
                     if number % 1_000 == 0:
                         await other.goes_on()
-                if door == "http":
+                if endpoint == "http":
                     await until(lambda: broker.http.connections.count >= count)
                 else:
                     for one in idle:

@@ -74,7 +74,7 @@ async def write(client: Client, partition: int, value: int) -> None:
     assert reported.status == 200, reported
 
 
-def led_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
+def without_leader(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
     """As between two leaders: whoever led the partition leads it no more. Answers how it comes back."""
     place = partition_of(topic, number)
     led = cluster.leader(place).log.partitions._led
@@ -82,7 +82,7 @@ def led_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], N
     return lambda: led.update({place: held})
 
 
-def read_by_nobody(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
+def without_reads(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
     """As above, but records are still taken: so that they lie there before the first look that finds a leader again."""
     place = partition_of(topic, number)
     log = cluster.leader(place).log
@@ -116,7 +116,7 @@ def test_a_partition_without_a_leader_stops_no_other_and_is_read_on_where_it_was
         other = next(at for at in range(PARTITIONS) if at != number)
         await write(client, number, 0)
         await until(lambda: stream.seen[number] == [0])
-        lead_again = led_by_nobody(cluster, topic, number)
+        lead_again = without_leader(cluster, topic, number)
         for value in range(3):
             await write(client, other, value)
             await until(lambda sent=value: len(stream.seen[other]) > sent)  # type: ignore[misc]
@@ -137,7 +137,7 @@ def test_a_stream_that_ends_by_silence_has_seen_what_had_no_leader_before(tmp_pa
             asked_s, wait_ms = clock(), round(1000 * silence_s)
             async with client.session.get(f"{RECORDS}?wait_ms={wait_ms}", headers={"accept": "application/x-ndjson"}) as answer:
                 assert msgspec.json.decode(await answer.content.readline())["value"] == 7
-                read_again = read_by_nobody(cluster, topic, number)
+                read_again = without_reads(cluster, topic, number)
                 if clock() - asked_s >= silence_s:  # on a busy machine it may have ended by now
                     read_again()
                     continue

@@ -211,9 +211,9 @@ def test_topics_are_named_by_id_or_by_name_for_the_whole_of_a_session() -> None:
 def test_a_session_serves_neither_another_principal_nor_another_listener_and_they_cannot_close_it() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A)
-    for stranger in (BOB, Owner("external", "alice")):
-        assert error(sessions, request(session_id, 1), owner=stranger) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        begin(sessions, request(session_id, LAST, {A: 0}), owner=stranger)
+    for outsider in (BOB, Owner("external", "alice")):
+        assert error(sessions, request(session_id, 1), owner=outsider) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        begin(sessions, request(session_id, LAST, {A: 0}), owner=outsider)
     assert places_of(begin(sessions, request(session_id, 1))) == [A]
 
 

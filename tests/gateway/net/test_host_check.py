@@ -173,8 +173,8 @@ def test_a_broker_refuses_a_rebound_name_and_a_post_from_another_site(tmp_path: 
 @pytest.mark.slow
 def test_a_compactor_refuses_them_as_well() -> None:
     async def scenario() -> None:
-        door = CompactorHttp(MetricsRegistry(), lambda: 0, allowed_hosts=("proxy.example",))
-        address = await door.start("127.0.0.1:0")
+        endpoint = CompactorHttp(MetricsRegistry(), lambda: 0, allowed_hosts=("proxy.example",))
+        address = await endpoint.start("127.0.0.1:0")
         try:
             async with aiohttp.ClientSession(f"http://{address}") as session:
                 client = Client(session)
@@ -184,6 +184,6 @@ def test_a_compactor_refuses_them_as_well() -> None:
                 assert refused.status == 403
                 assert "'evil.example' is no name of the loopback" in refused.json["reason"]
         finally:
-            await door.stop()
+            await endpoint.stop()
 
     asyncio.run(scenario())

@@ -27,7 +27,7 @@ def partitions(topic: str, *numbers: int) -> Partitions:
     return frozenset((topic, number) for number in numbers)
 
 
-class Doors:
+class Endpoints:
     """GroupCalls of one member: to the coordinator of the moment, over a link that a test may cut."""
 
     def __init__(self, team: Team) -> None:
@@ -99,7 +99,7 @@ class Reader:
         self.name = name
         self.topics = frozenset(topics)
         self.settings = settings
-        self.doors = Doors(team)
+        self.endpoints = Endpoints(team)
         self.reading: set[TopicPartitionName] = set()
         self.reported: list[tuple[str, Partitions]] = []
         self.slow_s: dict[str, float] = {}
@@ -109,7 +109,7 @@ class Reader:
         """Of its callbacks, those that have not returned."""
         self.looked_up: list[frozenset[str]] = []
         self._team = team
-        self.member = GroupMember(self.doors, self, settings, group="g", jitter=team.chance.random)
+        self.member = GroupMember(self.endpoints, self, settings, group="g", jitter=team.chance.random)
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -66,7 +66,7 @@ async def opened(directory: Path) -> AsyncIterator[FaultyStore]:
         await store.close()
 
 
-async def lead_anew(
+async def lead_again(
     store: FaultyStore, session: int, holding: Set[int] | None, *led: TopicPartition
 ) -> dict[TopicPartition, PartitionState]:
     """Appoints the session as leader of what read_all says, as a controller does; `holding`: the others that hold records."""
@@ -169,7 +169,7 @@ def test_a_state_is_stored_as_the_documentation_draws_it(tmp_path: Path) -> None
             await store.store.transact([], [Put(LAYOUT.partition(partition), STORED)])
             ((read, _),) = (await read_all(store, LAYOUT)).values()
             assert read == state(span(2, 5), span(3, 8, 117), span(4, 9))
-            await lead_anew(store, 10, {8, 9}, partition)
+            await lead_again(store, 10, {8, 9}, partition)
             held = await store.get(LAYOUT.partition(partition))
             assert held is not None
             assert held.value == (
@@ -186,9 +186,9 @@ def test_what_was_led_reads_back_with_its_revision(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(3)
-            first = await lead_anew(store, 1, set(), *led)
+            first = await lead_again(store, 1, set(), *led)
             assert first == {partition: state(span(0, 1)) for partition in led}
-            second = await lead_anew(store, 2, {1}, led[1])
+            second = await lead_again(store, 2, {1}, led[1])
             read = await read_all(store, LAYOUT)
             assert {partition: held for partition, (held, _) in read.items()} == first | second
             assert [read[partition][1] for partition in led] == [2, 3, 2]
@@ -200,7 +200,7 @@ def test_restarts_without_records_do_not_make_the_list_grow(tmp_path: Path) -> N
     async def test() -> None:
         async with opened(tmp_path) as store:
             for session in range(1, 20):
-                states = await lead_anew(store, session, {5}, *partitions(1))
+                states = await lead_again(store, session, {5}, *partitions(1))
             assert list(states.values()) == [state(span(4, 5), span(18, 19))]
 
     run(test())
@@ -212,7 +212,7 @@ def test_many_partitions_are_read_in_pages_at_one_moment(tmp_path: Path, monkeyp
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(30) + partitions(12, OTHER)
-            await lead_anew(store, 1, set(), *led)
+            await lead_again(store, 1, set(), *led)
             assert (await read_all(store, LAYOUT)).keys() == set(led)
 
     run(test())
@@ -223,7 +223,7 @@ def test_pages_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     async def test() -> None:
         async with opened(tmp_path) as store:
-            before = await lead_anew(store, 1, set(), *partitions(5))
+            before = await lead_again(store, 1, set(), *partitions(5))
             read = store.range
 
             async def forget_after_the_first_page(*args: object, **kwargs: object) -> object:
@@ -278,7 +278,7 @@ def test_fields_of_a_newer_version_are_read_but_not_written_over(tmp_path: Path)
             newer = STORED.replace(b'{"format_version":1', b'{"from_the_future":1,"format_version":2')
             await store.store.transact([], [Put(LAYOUT.partition(partition), newer)])
             with pytest.raises(Rejected, match="newer version"):
-                await lead_anew(store, 10, None, partition)
+                await lead_again(store, 10, None, partition)
             held = await store.get(LAYOUT.partition(partition))
             assert held is not None
             assert held.value == newer
@@ -293,7 +293,7 @@ def test_transactions_hold_at_most_128_operations_and_the_guards_fit_in(tmp_path
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(300)
-            await lead_anew(store, 1, set(), *led)
+            await lead_again(store, 1, set(), *led)
             assert [len(operations) for _, operations in store.transactions] == [128, 128, 44]
             store.transactions.clear()
             guards = [Compare("/controller", 0)]
@@ -332,9 +332,9 @@ def test_who_comes_second_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(3)
-            await lead_anew(store, 1, set(), *led)
+            await lead_again(store, 1, set(), *led)
             held = await read_all(store, LAYOUT)
-            await lead_anew(store, 2, set(), led[1])
+            await lead_again(store, 2, set(), led[1])
             before = await read_all(store, LAYOUT)
             with pytest.raises(Fenced, match="came first") as fenced:
                 await write(store, appoint(3, dict(held)), LAYOUT)
@@ -358,7 +358,7 @@ def test_who_first_leads_a_new_partition_second_is_fenced(tmp_path: Path) -> Non
 def test_nothing_is_forgotten_under_a_guard_that_fails(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
-            before = await lead_anew(store, 1, set(), *partitions(2))
+            before = await lead_again(store, 1, set(), *partitions(2))
             with pytest.raises(Fenced):
                 await forget(store, partitions(2), LAYOUT, guards=[Compare("/controller", 7)])
             assert {partition: held for partition, (held, _) in (await read_all(store, LAYOUT)).items()} == before
@@ -381,11 +381,11 @@ def test_a_lost_answer_is_looked_up_and_the_epoch_is_raised_once(tmp_path: Path)
         async with opened(tmp_path) as store:
             led = partitions(200)
             store.lose_answers = 1
-            states = await lead_anew(store, 1, set(), *led)
+            states = await lead_again(store, 1, set(), *led)
             assert {partition: read for partition, (read, _) in (await read_all(store, LAYOUT)).items()} == states
             assert {read.leader_epoch for read in states.values()} == {0}
             store.lose_requests = 2
-            assert {read.leader_epoch for read in (await lead_anew(store, 2, set(), *led)).values()} == {1}
+            assert {read.leader_epoch for read in (await lead_again(store, 2, set(), *led)).values()} == {1}
 
     run(test())
 
@@ -395,9 +395,9 @@ def test_a_lost_answer_does_not_hide_that_another_came_first(tmp_path: Path) -> 
         async with opened(tmp_path) as store:
             led = partitions(2)
             store.lose_requests = 1
-            store.before_transaction = lambda: lead_anew(FaultyStore(store.store), 2, set(), *led)
+            store.before_transaction = lambda: lead_again(FaultyStore(store.store), 2, set(), *led)
             with pytest.raises(Fenced):
-                await lead_anew(store, 1, set(), *led)
+                await lead_again(store, 1, set(), *led)
             assert {read.leader_session for read, _ in (await read_all(store, LAYOUT)).values()} == {2}
 
     run(test())
@@ -408,7 +408,7 @@ def test_a_store_that_never_answers_is_given_up_as_retriable(tmp_path: Path) -> 
         async with opened(tmp_path) as store:
             store.lose_requests = 100
             with pytest.raises(Unavailable, match="could not be written"):
-                await lead_anew(store, 1, set(), *partitions(1))
+                await lead_again(store, 1, set(), *partitions(1))
 
     run(test())
 
@@ -416,7 +416,7 @@ def test_a_store_that_never_answers_is_given_up_as_retriable(tmp_path: Path) -> 
 def test_a_deleted_topic_is_forgotten_and_its_neighbour_is_not(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
-            await lead_anew(store, 1, set(), *partitions(300), *partitions(2, OTHER))
+            await lead_again(store, 1, set(), *partitions(300), *partitions(2, OTHER))
             store.transactions.clear()
             await forget(store, partitions(300), LAYOUT)
             assert [len(operations) for _, operations in store.transactions] == [128, 128, 44]

@@ -31,7 +31,7 @@ class Follower:
     def expire(self, unit: str) -> None:
         self.notices._apply([Event("delete", LAYOUT.compaction(unit), b"", Revision(1))])
 
-    def read_anew(self, standing: Iterable[tuple[str, ManifestNotice]]) -> None:
+    def read_again(self, standing: Iterable[tuple[str, ManifestNotice]]) -> None:
         revision = Revision(2)
         self.notices._replace(
             [KeyValue(LAYOUT.compaction(unit), encode_notices([one])[0], revision, revision, version=1) for unit, one in standing]
@@ -63,6 +63,6 @@ def test_what_is_read_anew_after_a_hole_in_the_history_is_not_told_twice() -> No
     follower.put("u2", 4)
     follower.reported.clear()
     missed = ManifestNotice(*ORDERS, 5)
-    follower.read_anew([("u1", first), ("u3", missed)])
+    follower.read_again([("u1", first), ("u3", missed)])
     assert follower.reported == [missed]
     assert follower.notices.version(ORDERS) == 5

@@ -55,7 +55,7 @@ class Reported:
         self.unreadable = self.unreadable - reported.keys() | unreadable
         self.ledger.apply(Changes(counts, changed, unreadable))
 
-    def anew(self) -> PartitionLedger:
+    def rebuilt(self) -> PartitionLedger:
         ledger = PartitionLedger()
         ledger.apply(Changes(self.counts, self.states, self.unreadable))
         return ledger
@@ -70,10 +70,10 @@ def test_a_ledger_that_was_told_of_changes_is_one_that_reads_everything_anew(
     reported = Reported()
     for counts, states in happening:
         reported.tell(counts, states)
-    anew = reported.anew()
-    assert vars(reported.ledger) == vars(anew)
+    rebuilt = reported.rebuilt()
+    assert vars(reported.ledger) == vars(rebuilt)
     registered = list({candidate.session: candidate for candidate in candidates}.values())
-    assert plan(reported.ledger, registered, sealed) == plan(anew, registered, sealed)
+    assert plan(reported.ledger, registered, sealed) == plan(rebuilt, registered, sealed)
 
 
 @given(st.lists(changes, max_size=8))

@@ -115,7 +115,7 @@ def test_two_processes_under_one_instance_id_the_former_one_ends_with_the_error_
         with pytest.raises(InstanceFenced):
             await former.end()
         assert former.heard("lost")
-        assert "leave" not in former.doors.asked
+        assert "leave" not in former.endpoints.asked
         await team.rest()
 
     with_team(scenario)
@@ -227,14 +227,14 @@ def test_who_is_cut_off_gives_up_what_it_owns_before_anybody_else_is_given_it_an
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         loop = virtual_loop()
-        a.doors.is_cut = True
+        a.endpoints.is_cut = True
         cut_s = loop.time()
         await team.until(lambda: bool(a.heard("lost")))
         assert loop.time() - cut_s < 10
         assert len(b.reading) == 2
         await team.until(lambda: len(b.reading) == 4)
         assert loop.time() - cut_s < 20
-        a.doors.is_cut = False
+        a.endpoints.is_cut = False
         await team.rest(80)
 
     with_team(scenario)
@@ -249,7 +249,7 @@ def test_who_waits_for_a_slow_member_keeps_what_it_owns_though_that_one_takes_lo
         team.enter(max_poll_interval_ms=20_000)
         await team.until(lambda: slow.busy > 0)
         team.enter(max_poll_interval_ms=20_000)
-        await team.until(lambda: slow.doors.asked.count("join") > 3 and not slow.busy)
+        await team.until(lambda: slow.endpoints.asked.count("join") > 3 and not slow.busy)
         assert all(before[reader.name] <= reader.reading and not reader.heard("lost") for reader in (a, b, c) if reader is not slow)
         await team.rest(40)
 
@@ -262,12 +262,12 @@ def test_who_is_cut_off_while_it_waits_in_a_rebalance_shares_nothing_with_the_ne
         dead.crash()
         team.enter(max_poll_interval_ms=6_000)
         await asyncio.sleep(5)
-        b.doors.break_off()
+        b.endpoints.break_off()
         before = a.member.generation
         await team.until(lambda: a.member.generation > before)
         assert b.reading, "by its own clock it may go on"
         await team.until(lambda: not b.reading)
-        b.doors.is_cut = False
+        b.endpoints.is_cut = False
         await team.rest(40)
 
     with_team(scenario)
@@ -279,12 +279,12 @@ def test_a_rebalance_that_it_does_not_hear_of_costs_it_what_it_owns_in_time(assi
 
     async def scenario(team: Team) -> None:
         a, _b = await team.of(2, assignors=(assignor,), max_poll_interval_ms=6_000)
-        a.doors.cut_answers = True
+        a.endpoints.cut_answers = True
         team.enter(assignors=(assignor,), max_poll_interval_ms=6_000)
         for _ in range(3_000):
             await asyncio.sleep(0.01)
             team.check()
-        a.doors.cut_answers = False
+        a.endpoints.cut_answers = False
         assert a.heard("lost") or a.heard("revoked")
         await team.rest(80)
 
@@ -373,7 +373,7 @@ def test_answers_that_are_lost_are_asked_for_again(method: str, error: type[Tide
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1)
         for reader in (a, team.enter()):
-            reader.doors.refusals[method] = [error("lost"), error("lost"), error("lost")]
+            reader.endpoints.refusals[method] = [error("lost"), error("lost"), error("lost")]
         await team.rest(20)
         assert not a.heard("lost")
 
@@ -386,11 +386,11 @@ def test_members_do_not_ask_a_busy_coordinator_more_often_than_ten_times_in_a_se
 ) -> None:
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1, session_timeout_ms=30_000)
-        a.doors.refusals["heartbeat"] = [error("too many calls") for _ in range(100)]
-        before = a.doors.asked.count("heartbeat")
+        a.endpoints.refusals["heartbeat"] = [error("too many calls") for _ in range(100)]
+        before = a.endpoints.asked.count("heartbeat")
         await asyncio.sleep(20)
-        assert a.doors.asked.count("heartbeat") - before in in_20_s
-        a.doors.refusals.clear()
+        assert a.endpoints.asked.count("heartbeat") - before in in_20_s
+        a.endpoints.refusals.clear()
         await team.rest()
         assert not a.heard("lost")
 
@@ -401,10 +401,10 @@ def test_an_answer_to_join_that_is_never_delivered_is_noticed_by_heartbeats() ->
     async def scenario(team: Team) -> None:
         a, _b = await team.of(2)
         team.enter()
-        await team.until(lambda: a.doors.asked[-1] == "join")
-        a.doors.cut_answers = True
+        await team.until(lambda: a.endpoints.asked[-1] == "join")
+        a.endpoints.cut_answers = True
         await asyncio.sleep(0.5)
-        a.doors.cut_answers = False
+        a.endpoints.cut_answers = False
         await team.rest(10)
         assert not a.heard("lost")
 
@@ -415,10 +415,10 @@ def test_an_answer_to_join_that_is_never_delivered_is_noticed_by_heartbeats() ->
 def test_what_no_trying_again_can_mend_is_raised(error: type[TidelogError]) -> None:
     async def scenario(team: Team) -> None:
         a = team.enter()
-        a.doors.refusals["join"] = [error("no")]
+        a.endpoints.refusals["join"] = [error("no")]
         with pytest.raises(error):
             await a.end()
-        assert a.doors.asked == ["join"]
+        assert a.endpoints.asked == ["join"]
 
     with_team(scenario)
 
@@ -434,7 +434,7 @@ def test_a_caller_that_takes_no_records_loses_its_share_until_it_does() -> None:
         b.member.polls()  # it waits for records
         await asyncio.sleep(6)
         assert [what for what, _ in a.reported] == ["assigned", "lost"]
-        assert "leave" in a.doors.asked
+        assert "leave" in a.endpoints.asked
         assert len(b.reading) == 4
         await asyncio.sleep(300)
         assert a.member.generation == NO_GENERATION
@@ -453,7 +453,7 @@ def test_a_static_member_whose_caller_takes_no_records_falls_silent_and_does_not
         a.member.polled()
         await asyncio.sleep(62)
         assert a.heard("lost")
-        assert "leave" not in a.doors.asked
+        assert "leave" not in a.endpoints.asked
         assert len((await team.coordinator.groups.describe("g")).members) == 2
         await asyncio.sleep(20)
         assert len(b.reading) == 4

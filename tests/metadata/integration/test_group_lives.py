@@ -109,14 +109,14 @@ class Lives:
                 loop.freeze(reader.name)
                 self.later(span_s, lambda: self.thaw(reader))
             case "cut":
-                reader.doors.is_cut = True
-                self.later(span_s, lambda: setattr(reader.doors, "is_cut", False))
+                reader.endpoints.is_cut = True
+                self.later(span_s, lambda: setattr(reader.endpoints, "is_cut", False))
             case "deaf":
-                reader.doors.cut_answers = True
-                self.later(span_s, lambda: setattr(reader.doors, "cut_answers", False))
+                reader.endpoints.cut_answers = True
+                self.later(span_s, lambda: setattr(reader.endpoints, "cut_answers", False))
             case "lose":
                 error = chance.choice([Unavailable, OutcomeUnknown])("lost")
-                reader.doors.refusals[chance.choice(["join", "sync", "heartbeat"])] = [error] * chance.randrange(1, 4)
+                reader.endpoints.refusals[chance.choice(["join", "sync", "heartbeat"])] = [error] * chance.randrange(1, 4)
             case "slow":
                 reader.slow_s[chance.choice(["assigned", "revoked", "partition_counts"])] = chance.choice([0.0, 0.5, 3.0])
             case "grow":
@@ -170,7 +170,7 @@ class Lives:
             self._mend(mend)
         for reader in team.readers:
             reader.slow_s.clear()
-            reader.doors.refusals.clear()
+            reader.endpoints.refusals.clear()
         team.coordinator.link.lose_answers = team.coordinator.link.delay = 0
         self.kinds = self.kinds[:1]
         self.enter()

@@ -330,11 +330,11 @@ def test_a_torn_seal_and_a_torn_claim_are_found() -> None:
 
 
 def test_an_object_that_is_not_ours_is_noted() -> None:
-    async def stranger(bucket: Bucket) -> None:
+    async def outsider(bucket: Bucket) -> None:
         await bucket.two_sessions()
         await bucket.store.create("wal/readme.txt", [b"hello"])
 
-    (finding,) = audit(stranger).findings
+    (finding,) = audit(outsider).findings
     assert (finding.severity, finding.where) == ("note", "wal/readme.txt")
 
 

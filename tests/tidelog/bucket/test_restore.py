@@ -44,7 +44,17 @@ from segments.object_store.interface import list_all
 from segments.object_store.memory import MemoryObjectStore
 from segments.wal.segment_file import SEAL_BYTES
 from tests.kit import etcd_server
-from tests.kit.gateway.doorless_cluster import CLUSTER_ID, LAYOUT, READY_S, Acknowledged, Broker, cluster_of, epochs, now_ms, until
+from tests.kit.gateway.listenerless_cluster import (
+    CLUSTER_ID,
+    LAYOUT,
+    READY_S,
+    Acknowledged,
+    Broker,
+    cluster_of,
+    epochs,
+    now_ms,
+    until,
+)
 from tests.kit.metadata.faulty_store import FaultyStore
 from tests.kit.segments.batches import header_of, sequenced_batch
 from tests.kit.segments.manifests import compacted_to, file_of, remembered

@@ -20,7 +20,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.model import SessionId
 from metadata.store.interface import MetadataStore
 from segments.object_store.memory import MemoryObjectStore
-from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms
+from tests.kit.gateway.listenerless_cluster import LAYOUT, cluster_of, now_ms
 from tests.kit.metadata.played_group import request
 from tests.tidelog.bucket.test_restore import sqlite
 from tidelog.bucket.restore import restore_cluster

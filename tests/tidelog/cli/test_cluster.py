@@ -104,10 +104,10 @@ def test_what_is_unhealthy_is_said_in_sentences_and_exits_3(
 def test_a_cluster_of_which_no_broker_answers_is_unhealthy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def nobody(url: str, command: object) -> ClusterHealth:
+    def unreachable(url: str, command: object) -> ClusterHealth:
         raise Unavailable("no address answered: http://h:1: can't connect")
 
-    monkeypatch.setattr(cluster, "with_client", nobody)
+    monkeypatch.setattr(cluster, "with_client", unreachable)
     assert run(["cluster", "health"]) == 3
     assert "no address answered" in capsys.readouterr().err
 

@@ -25,7 +25,7 @@ from tidelog.cli.broker.serve import extra_flags
 from tidelog.cli.main import run
 from tidelog.transport.descriptions import PartitionInfo, TopicInfo
 
-NOBODY = "http://127.0.0.1:1"
+UNREACHABLE = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["produce", "-h"], ["bench", "end-to-end", "--help"]])
@@ -55,7 +55,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["topic", "alter", "x"], "nothing is to be changed"),
         (["topic", "alter", "x", "--set", "a=1", "--unset", "a"], "a is both set and unset"),
         (["topic", "list", "-o", "xml"], "'--output' / '-o': 'xml' is not one of"),
-        (["consume", "x", "--from", "yesterday", "--url", NOBODY], "no place to begin"),
+        (["consume", "x", "--from", "yesterday", "--url", UNREACHABLE], "no place to begin"),
         (["consume", "x", "-F", "%x"], "'%x' in the format means nothing"),
         (["consume", "x", "-F", "%s", "-o", "raw"], "--format and --output are both given"),
         (["consume", "x", "-n", "0"], "Invalid value for '--count'"),
@@ -99,9 +99,9 @@ def test_bad_usage_is_told_in_one_message_and_exits_2(
 def test_a_cluster_that_is_not_there_is_told_with_a_remedy_and_exits_1(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*arguments, "--url", NOBODY]) == app_errors.FAILED
+    assert run([*arguments, "--url", UNREACHABLE]) == app_errors.FAILED
     shown = capsys.readouterr()
-    assert f"{NOBODY}: can't connect" in shown.err
+    assert f"{UNREACHABLE}: can't connect" in shown.err
     assert "tidelog dev" in shown.err
     assert ("Nothing was written." in shown.err) == (arguments[:2] == ["topic", "create"])
     assert shown.out == ""
@@ -137,12 +137,12 @@ def test_a_question_that_ends_without_an_answer_changes_nothing_and_says_so(
     asked = io.StringIO("")
     monkeypatch.setattr(asked, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", asked)
-    assert run(["topic", "delete", "x", "--url", NOBODY]) == app_errors.FAILED
+    assert run(["topic", "delete", "x", "--url", UNREACHABLE]) == app_errors.FAILED
     assert capsys.readouterr().err.endswith("\nnot answered: nothing was changed\n")
 
 
 def test_deleting_without_a_terminal_needs_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["topic", "delete", "x", "--url", NOBODY]) == app_errors.BAD_USAGE
+    assert run(["topic", "delete", "x", "--url", UNREACHABLE]) == app_errors.BAD_USAGE
     assert "Add --yes" in capsys.readouterr().err
 
 
@@ -408,7 +408,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.slow
 def test_standard_streams_that_the_caller_closed_lead_nowhere() -> None:
-    command = f"{sys.executable} -m tidelog.cli.main topic list --url {NOBODY}"
+    command = f"{sys.executable} -m tidelog.cli.main topic list --url {UNREACHABLE}"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == app_errors.FAILED, (closed, done)

@@ -106,6 +106,6 @@ def test_a_read_that_is_cancelled_stops_the_client() -> None:
 
 @contextmanager
 def unanswered_address() -> Iterator[str]:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unreachable:
+        unreachable.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{unreachable.getsockname()[1]}"

@@ -210,12 +210,12 @@ def test_what_a_leader_leads_that_can_not_be_reached_goes_through_another_until_
             assert not b.requests
             assert len([record async for record in log.consume("orders", follow=False)]) == 20
             assert not b.fetches
-            door = SmallBroker("b")
-            door.join(a)
-            door.port = int(b.advertised.rpartition(":")[2])
-            async with running(door):
+            endpoint = SmallBroker("b")
+            endpoint.join(a)
+            endpoint.port = int(b.advertised.rpartition(":")[2])
+            async with running(endpoint):
                 n = 20
-                while not door.requests:
+                while not endpoint.requests:
                     assert (await log.produce("orders", n, partition=1)).offset == n
                     n += 1
                 await log.flush()

@@ -618,12 +618,12 @@ def test_a_refusal_of_the_broker_itself_ends_the_batch_at_once(acks: AcksName) -
     assert type(batch.error) is TidelogError
 
 
-ANEW = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", "break", "made anew", "learn", "wait"]
+RESTARTS = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", "break", "made anew", "learn", "wait"]
 
 
 @pytest.mark.slow
 @settings(max_examples=6 * settings().max_examples, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(ANEW), st.integers(0, 3)), max_size=60))
+@given(st.lists(st.tuples(st.sampled_from(RESTARTS), st.integers(0, 3)), max_size=60))
 def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in_order_and_every_batch_its_outcome(
     steps: list[tuple[str, int]],
 ) -> None:

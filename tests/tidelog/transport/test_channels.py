@@ -65,10 +65,10 @@ def test_so_is_one_that_nothing_was_asked_of_for_long(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_where_nobody_listens_there_is_no_connection_and_where_a_broker_does_there_is() -> None:
     async def test(opened: Channels) -> None:
-        nobody = f"127.0.0.1:{free_port()}"
+        unreachable = f"127.0.0.1:{free_port()}"
         with pytest.raises(Unavailable, match="can't connect"):
-            await opened.until_connected(nobody, timeout_s=60)
-        assert not opened.is_connected(nobody)
+            await opened.until_connected(unreachable, timeout_s=60)
+        assert not opened.is_connected(unreachable)
         async with running(SmallBroker()) as broker:
             await opened.until_connected(broker.host_port, timeout_s=60)
             assert opened.is_connected(broker.host_port)

@@ -70,8 +70,8 @@ def test_a_client_produces_and_consumes_over_tls_wherever_it_begins(tmp_path: Pa
 
 def test_what_is_wrong_with_tls_is_told_at_either_door(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        strangers = make_certificates(tmp_path / "strangers")
-        foreign = {"cert_file": strangers.client_cert, "key_file": strangers.client_key}
+        outsiders = make_certificates(tmp_path / "strangers")
+        foreign = {"cert_file": outsiders.client_cert, "key_file": outsiders.client_key}
         ended = dict(zip(("cert_file", "key_file"), (tmp_path / "ended.pem", tmp_path / "ended-key.pem"), strict=True))
         for path, pem in zip(ended.values(), served.authority.sign("client", ended=True), strict=True):
             path.write_bytes(pem)
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_tls_is_told_at_either_door(tmp_path: Path) -> None:
             url = f"{scheme}://{address}"
             for settings, cause, remedy in (
                 ({}, "signed by an authority that is not known here", "ca_file"),
-                (whole | {"ca_file": strangers.ca}, "signed by an authority that is not known here", "ca_file"),
+                (whole | {"ca_file": outsiders.ca}, "signed by an authority that is not known here", "ca_file"),
                 ({"ca_file": served.files.ca, **foreign}, "does not take this client's certificate", "tls_client_ca_file"),
                 ({"ca_file": served.files.ca, **ended}, "does not take this client's certificate", "has not ended"),
                 (
@@ -93,10 +93,10 @@ def test_what_is_wrong_with_tls_is_told_at_either_door(tmp_path: Path) -> None:
                 assert isinstance(error, Unavailable)
                 assert cause in error.message, error.message
                 assert remedy in error.hint
-            stranger = await refused(url, ca_file=served.files.ca)
+            outsider = await refused(url, ca_file=served.files.ca)
             said = "requires a client certificate" if scheme == "https" else "wants a certificate of this client"
-            assert said in stranger.message
-            assert "cert_file" in stranger.hint
+            assert said in outsider.message
+            assert "cert_file" in outsider.hint
             plain = await refused(url.replace("s://", "://"))
             assert isinstance(plain, Rejected)
             assert plain.message.endswith("what answers there speaks TLS")
@@ -160,16 +160,16 @@ def test_a_client_takes_up_new_files_for_its_next_connections(tmp_path: Path, mo
 # ── API keys ──
 
 
-class Door:
+class Endpoint:
     """Something that speaks HTTP, and notes what it is told."""
 
     def __init__(self, status: int = 200, location: str = "", body: bytes = b"{}") -> None:
         self.reported: list[str | None] = []
-        door = self
+        endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:  # as http.server calls it
-                door.reported.append(self.headers["Authorization"])
+                endpoint.reported.append(self.headers["Authorization"])
                 self.send_response(status)
                 if location:
                     self.send_header("Location", location)
@@ -183,7 +183,7 @@ class Door:
         self.address = Address("http", "127.0.0.1", self._server.server_port)
 
     @contextmanager
-    def open(self) -> Iterator[Door]:
+    def open(self) -> Iterator[Endpoint]:
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -194,16 +194,16 @@ class Door:
             self._server.server_close()
 
 
-def ask(door: Door, settings: ClientSettings) -> TidelogError:
+def ask(endpoint: Endpoint, settings: ClientSettings) -> TidelogError:
     with pytest.raises(TidelogError) as raised:
-        asyncio.run(cluster_over_http(door.address, Credentials(settings, tls=False), timeout_s=20))
+        asyncio.run(cluster_over_http(endpoint.address, Credentials(settings, tls=False), timeout_s=20))
     return raised.value
 
 
 def test_a_key_goes_with_every_request_and_every_call() -> None:
-    with Door().open() as door:
-        ask(door, ClientSettings(api_key=KEY))
-        assert door.reported == [f"Bearer {KEY}"]
+    with Endpoint().open() as endpoint:
+        ask(endpoint, ClientSettings(api_key=KEY))
+        assert endpoint.reported == [f"Bearer {KEY}"]
 
     async def main() -> None:
         heard: list[object] = []
@@ -277,17 +277,17 @@ def test_who_is_let_in_at_no_address_is_told_so_and_not_that_nobody_answers(with
 
 
 def test_a_key_does_not_follow_a_redirect() -> None:
-    with Door().open() as elsewhere, Door(302, str(elsewhere.address)).open() as door:
-        assert "302" in ask(door, ClientSettings(api_key=KEY)).message
-        assert door.reported == [f"Bearer {KEY}"]
+    with Endpoint().open() as elsewhere, Endpoint(302, str(elsewhere.address)).open() as endpoint:
+        assert "302" in ask(endpoint, ClientSettings(api_key=KEY)).message
+        assert endpoint.reported == [f"Bearer {KEY}"]
         assert elsewhere.reported == []
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_who_is_not_let_in_is_told_what_the_broker_says(status: int) -> None:
     body = b'{"code": "UNAUTHENTICATED", "detail": "the API key was revoked", "hint": "Ask for another."}'
-    with Door(status, body=body).open() as door:
-        error = ask(door, ClientSettings(api_key=KEY))
+    with Endpoint(status, body=body).open() as endpoint:
+        error = ask(endpoint, ClientSettings(api_key=KEY))
         assert isinstance(error, Unauthenticated if status == 401 else NotAuthorized)
         assert error.message.endswith("the API key was revoked")
         assert error.hint == "Ask for another."

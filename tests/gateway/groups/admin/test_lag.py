@@ -107,10 +107,10 @@ def test_lag_is_never_below_zero_though_clocks_and_offsets_differ() -> None:
 def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> None:
     async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.hangs = {P1: bounds(0, 10)}, {P1}
-        nobody_leads, unread = await lag.lags(stored({P0: committed(1), P1: committed(4)}), {})
-        assert isinstance(from_status(nobody_leads.error), NoLeader)
-        assert nobody_leads.error.message == "nobody leads orders/0"
-        assert (nobody_leads.committed_offset, nobody_leads.high_watermark, nobody_leads.lag_records) == (1, -1, 0)
+        leaderless, unread = await lag.lags(stored({P0: committed(1), P1: committed(4)}), {})
+        assert isinstance(from_status(leaderless.error), NoLeader)
+        assert leaderless.error.message == "nobody leads orders/0"
+        assert (leaderless.committed_offset, leaderless.high_watermark, leaderless.lag_records) == (1, -1, 0)
         assert isinstance(from_status(unread.error), Unavailable)
         assert f"within {READ_TIMEOUT_S:g} s" in unread.error.message
         assert unread.lag_records == 6, "what is known is told"
@@ -162,7 +162,7 @@ def test_of_a_batch_that_begins_before_the_offset_the_record_itself_counts() -> 
 
 
 def test_thousands_of_partitions_are_asked_for_by_parts_and_what_nobody_leads_is_waited_for_once() -> None:
-    class NobodyLeads:
+    class NoLeaderLog:
         def __init__(self) -> None:
             self.asked: list[tuple[int, float]] = []
 
@@ -172,7 +172,7 @@ def test_thousands_of_partitions_are_asked_for_by_parts_and_what_nobody_leads_is
             return [partition.partition for partition in partitions]
 
     async def main() -> None:
-        log = NobodyLeads()
+        log = NoLeaderLog()
         partitions = [TopicPartition(TOPIC_ID, Partition(number)) for number in range(2 * PART + 500)]
         found: list[Any] = [*await bounds_by_parts(cast(LogService, log), partitions)]
         assert found == list(range(2 * PART + 500)), "in order"

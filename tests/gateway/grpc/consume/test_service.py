@@ -295,9 +295,9 @@ def test_who_takes_nothing_at_all_is_cut_off_when_others_wait_for_its_room(tmp_p
 def remembering(rooms: list[ResponseBudget]) -> Callable[..., None]:
     made = GrpcFetch.__init__
 
-    def make(door: GrpcFetch, *arguments: Any) -> None:
-        made(door, *arguments)
-        rooms.append(door.room)
+    def make(endpoint: GrpcFetch, *arguments: Any) -> None:
+        made(endpoint, *arguments)
+        rooms.append(endpoint.room)
 
     return make
 
@@ -821,8 +821,8 @@ def test_a_client_that_takes_its_records_late_is_told_why_the_stream_has_ended(
     refused, under_way_since_s = asyncio.Event(), list[float]()
     begin = GrpcFetch.under_way
 
-    def under_way(door: GrpcFetch, context: Context, size_bytes: int) -> Callable[[], None]:
-        taken = begin(door, context, size_bytes)
+    def under_way(endpoint: GrpcFetch, context: Context, size_bytes: int) -> Callable[[], None]:
+        taken = begin(endpoint, context, size_bytes)
         under_way_since_s.append(asyncio.get_running_loop().time())
         return taken
 

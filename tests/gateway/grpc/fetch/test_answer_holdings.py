@@ -91,13 +91,13 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
     tmp_path: Path, looked_at: list[weakref.ref[Batches]], form: log_pb2.FetchFormat
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        door = GrpcFetch(broker, InterruptibleWaits())
+        endpoint = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with door.room.reserve() as place:
+        with endpoint.room.reserve() as place:
             with ExitStack() as others:
-                await fill_up(door.room, others)
-                fetching = asyncio.ensure_future(door._fetch(fetch_of(form), place, broker.local_log))
-                await until(lambda: door.room.readers_waiting == 1)
+                await fill_up(endpoint.room, others)
+                fetching = asyncio.ensure_future(endpoint._fetch(fetch_of(form), place, broker.local_log))
+                await until(lambda: endpoint.room.readers_waiting == 1)
                 assert looked_at
                 assert not any(batches() for batches in looked_at)
             assert len(await fetching) > 20_000
@@ -108,12 +108,12 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, form: log_pb2.FetchFormat) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        door = GrpcFetch(broker, InterruptibleWaits())
+        endpoint = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with door.room.reserve() as place:
-            message = await door._fetch(fetch_of(form), place, broker.local_log)
-            assert door.room.bytes_used == place.bytes_held == COPIES * len(message)
-            assert door.room.bytes_used_peak > place.bytes_held, "it had no more than it needed from the beginning"
+        with endpoint.room.reserve() as place:
+            message = await endpoint._fetch(fetch_of(form), place, broker.local_log)
+            assert endpoint.room.bytes_used == place.bytes_held == COPIES * len(message)
+            assert endpoint.room.bytes_used_peak > place.bytes_held, "it had no more than it needed from the beginning"
 
     serve(tmp_path, scenario)
 

@@ -198,11 +198,11 @@ def test_a_join_that_makes_no_sense_is_refused_with_its_field(
 def test_who_is_no_member_or_of_another_generation_is_told_what_to_do(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         member, generation = await group.alone()
-        stranger = "s" * 100_000
+        outsider = "s" * 100_000
         for call in (
-            group.heartbeat(stranger, generation),
-            group.sync(stranger, generation),
-            group.commit(offset(1), member_id=stranger, generation=generation),
+            group.heartbeat(outsider, generation),
+            group.sync(outsider, generation),
+            group.commit(offset(1), member_id=outsider, generation=generation),
             group.commit(offset(1)),
         ):
             error = await refused(call)

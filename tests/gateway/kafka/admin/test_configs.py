@@ -147,7 +147,7 @@ def node_id(admin: KafkaAdmin, number: int = 0) -> str:
 
 def test_a_broker_describes_itself_and_what_is_no_resource_is_refused(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
-        own, every, other, nobody, logger, missing, bad = await describe(
+        own, every, other, unknown, logger, missing, bad = await describe(
             admin,
             resource(BROKER, node_id(admin)),
             resource(BROKER, ""),
@@ -162,8 +162,8 @@ def test_a_broker_describes_itself_and_what_is_no_resource_is_refused(tmp_path: 
         assert address(admin.broker, "forward") in configs["advertised.listeners"]
         assert all(each.read_only for each in own.configs)
         assert (every.error_code, every.configs) == (0, [])
-        assert [each.error_code for each in (other, nobody, logger, missing, bad)] == [42, 42, 42, 3, 17]
-        assert all(each.error_message for each in (other, nobody, logger, missing, bad))
+        assert [each.error_code for each in (other, unknown, logger, missing, bad)] == [42, 42, 42, 3, 17]
+        assert all(each.error_message for each in (other, unknown, logger, missing, bad))
         async with kafka_client(address(admin.broker, "forward")) as client:
             [found] = await describe(KafkaAdmin(admin.cluster, client), resource(BROKER, node_id(admin, 1)))
         assert {each.name: each.value for each in found.configs}["node.id"] == node_id(admin, 1)

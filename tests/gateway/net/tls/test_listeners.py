@@ -100,9 +100,9 @@ def test_a_page_of_another_site_calls_nothing_over_grpc_through_a_browser_that_s
 
 def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        strangers = make_certificates(tmp_path / "strangers")
-        stranger = served.context(shown=False)
-        stranger.load_cert_chain(strangers.client_cert, strangers.client_key)
+        outsiders = make_certificates(tmp_path / "strangers")
+        outsider = served.context(shown=False)
+        outsider.load_cert_chain(outsiders.client_cert, outsiders.client_key)
         async with served.session(shown=False) as session:
             for path in ("/v1/cluster", "/v1/topics/orders/records", "/metrics", "/openapi.json", "/livez/"):
                 async with session.get(path) as answer:
@@ -112,7 +112,7 @@ def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -
                 async with session.get(probe) as answer:
                     assert (answer.status, await answer.read()) == (200, b""), "a kubelet has no certificate to show"
             with pytest.raises(aiohttp.ClientError):
-                await session.get("/livez", ssl=stranger)
+                await session.get("/livez", ssl=outsider)
         async with served.channel(shown=False) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
                 await ask_grpc(channel)
@@ -124,13 +124,13 @@ def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -
 
 def test_certificates_that_are_optional_are_verified_all_the_same(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        strangers = make_certificates(tmp_path / "strangers")
-        stranger = served.context(shown=False)
-        stranger.load_cert_chain(strangers.client_cert, strangers.client_key)
+        outsiders = make_certificates(tmp_path / "strangers")
+        outsider = served.context(shown=False)
+        outsider.load_cert_chain(outsiders.client_cert, outsiders.client_key)
         async with served.session(shown=False) as session:
             await ask_http(session)
             with pytest.raises(aiohttp.ClientError):
-                await session.get("/v1/cluster", ssl=stranger)
+                await session.get("/v1/cluster", ssl=outsider)
         async with served.channel(shown=False) as channel:
             await ask_grpc(channel)
 

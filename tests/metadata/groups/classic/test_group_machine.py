@@ -174,7 +174,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert sorted(self.played.open) == sorted([*group.joining.values(), *group.syncing.values()])
 
     @invariant()
-    def nobody_waits_longer_than_the_longest_rebalance_timeout(self) -> None:
+    def no_member_waits_longer_than_the_longest_rebalance_timeout(self) -> None:
         for waiter in self.played.open:
             assert self.played.now_ms - self.played.since_ms[waiter] <= LONGEST_MS
 

@@ -49,12 +49,12 @@ def test_etcd_is_reached_over_tls_with_a_certificate_of_our_own_and_not_without(
                 assert [batch.revision for batch in await take(store.watch("/a", written.revision), 1)] == [written.revision]
                 lease = await store.grant_lease(60)
                 assert await store.keep_alive(lease) == 60
-            strangers = make_certificates(tmp_path / "strangers")
+            outsiders = make_certificates(tmp_path / "strangers")
             for wrong in (
                 {"etcd_ca": certificates.ca},
                 {},
-                identity(strangers),
-                identity(strangers) | {"etcd_ca": certificates.ca},
+                identity(outsiders),
+                identity(outsiders) | {"etcd_ca": certificates.ca},
             ):
                 async with opened(member.url, etcd_deadline_ms=200, **wrong) as store:
                     with pytest.raises(Unavailable) as refused:

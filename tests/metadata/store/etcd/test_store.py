@@ -29,7 +29,7 @@ from tests.kit.tcp_proxy import tcp_proxy
 
 pytestmark = pytest.mark.slow
 # An address where nothing listens.
-NOBODY = "http://127.0.0.1:1"
+UNREACHABLE = "http://127.0.0.1:1"
 
 
 @asynccontextmanager
@@ -166,7 +166,7 @@ def test_a_key_that_is_no_text_is_corrupt_and_named() -> None:
 
 def test_what_etcd_would_refuse_is_refused_before_it_is_sent() -> None:
     async def test() -> None:
-        async with opened(NOBODY) as store:
+        async with opened(UNREACHABLE) as store:
             with pytest.raises(InvalidArgument, match="129 operations"):
                 await store.transact([], [Put(f"/{n}", b"") for n in range(129)])
             for refused in (
@@ -375,7 +375,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
 
 def test_closing_does_not_wait_for_an_etcd_that_is_not_there() -> None:
     async def test() -> None:
-        store = EtcdStore(settings(NOBODY, etcd_deadline_ms=3_600_000))
+        store = EtcdStore(settings(UNREACHABLE, etcd_deadline_ms=3_600_000))
         waiting = asyncio.ensure_future(store.get("/a"))
         await asyncio.sleep(0)
         async with asyncio.timeout(PATIENCE_S):
@@ -410,7 +410,7 @@ def test_a_reader_that_hangs_up_does_not_disturb_the_others() -> None:
 
 def test_an_etcd_that_is_not_there_is_unavailable_and_named() -> None:
     async def test() -> None:
-        async with opened(f"{NOBODY},http://127.0.0.1:2", etcd_deadline_ms=500) as store:
+        async with opened(f"{UNREACHABLE},http://127.0.0.1:2", etcd_deadline_ms=500) as store:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     with pytest.raises(Unavailable) as down:

@@ -214,8 +214,8 @@ def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path
 
     async def main() -> None:
         settings = load_settings({"data_dir": str(directory), **FREE}, {})
-        async with run_compactor(settings, report=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
-            url = f"http://{await door.start('127.0.0.1:0')}"
+        async with run_compactor(settings, report=lambda _: None) as (service, endpoint), aiohttp.ClientSession() as session:
+            url = f"http://{await endpoint.start('127.0.0.1:0')}"
 
             async def ready() -> int:
                 async with session.get(f"{url}/readyz") as answer:
@@ -229,7 +229,7 @@ def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path
             assert await ready() == 200, "that may pass"
             state.failing_since_ms -= 600_000
             assert await ready() == 503
-            await door.stop()
+            await endpoint.stop()
 
     asyncio.run(main())
 

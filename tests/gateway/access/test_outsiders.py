@@ -30,11 +30,11 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
             for headers in ({}, bearer("tlk_wrong")):
                 answer = await at.http.ask("GET", path, headers=headers)
                 assert (answer.status, answer.json) == (200, {"status": "ok"})
-        nobody = bearer(await at.key("nobody"))
+        powerless = bearer(await at.key("nobody"))
         at.broker._leadership.stop()
-        stranger, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
-        assert stranger.json.keys() == {"status"}
-        assert (await at.http.get("/readyz", **nobody)).json.keys() == {"status"}
+        outsider, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
+        assert outsider.json.keys() == {"status"}
+        assert (await at.http.get("/readyz", **powerless)).json.keys() == {"status"}
         assert {"status", "reason", "hint"} <= admin.json.keys()
         health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
         assert health.status in {health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING}

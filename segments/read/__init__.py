@@ -3,6 +3,8 @@
     read_path.py ─▶ log_reader.py ─▶ fetch_plan.py ─▶ tail_cache.py (just written)
                                                   ─▶ read_cache.py ─▶ disk_cache.py ─▶ run_loader.py | row_group_loader.py
 
+Runs of one segment that are wanted at the same time are read with one GET: run_ranges.py.
+
 Entry: `ReadPath` in read_path.py. follower_reader.py reads what another broker leads (KIP-392); record_lookup.py finds records by
 time.
 

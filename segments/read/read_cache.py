@@ -1,11 +1,15 @@
 """Caches what was read from the bucket, apart from the tail cache, so that a lagging reader can't evict the tail: runs, and row
-groups
-as batches.
+groups as batches.
 
-One GET for a run or a row group (a place, below) for any number of readers (single flight), least recently used out first,
+One read of a run or a row group (a place, below) for any number of readers (single flight), least recently used out first,
 and a bound on the bytes and the number of reads in flight. A row group is many times what one fetch takes, so it stays while a
 reader is in the middle of it, and the next one is read only when there is room beside those: otherwise fifty readers would evict
 each other's, and each would be read as often as there are fetches in it.
+
+Runs of one segment that are asked for in the same turn of the event loop share GETs (run_ranges.py):
+
+    read, read, read ─▶ gathered by segment ─▶ ranges ─▶ one GET each ─▶ an outcome for each run
+                                                            └ not all there: each run is read by itself
 
 fetch_reads.py holds what one fetch reads. Invariants: contents were checked by their CRC-32C when they were read; row groups that
 are in use never take more than the pool has; the outcome of a read that was left out of an answer is kept

@@ -78,17 +78,20 @@ def test_pure_modules_import_no_clock_no_randomness_and_no_io() -> None:
 
 
 def prose(path: str) -> Iterator[str]:
-    """Docstrings and comments of a module; the whole text of anything else."""
+    """Docstrings and comments of a module that mentions a Python file; the whole text of anything else."""
     text = (ROOT / path).read_text(encoding="utf-8")
     if not path.endswith(".py"):
         yield text
         return
+    if not MENTION.search(text):  # parsing takes milliseconds
+        return
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
-    for token in tokenize.generate_tokens(StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.string
+    if any("#" in line and MENTION.search(line) for line in text.splitlines()):
+        for token in tokenize.generate_tokens(StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
 
 
 def is_there(mention: str, source: str, endings: Mapping[str, list[str]]) -> bool:

@@ -43,6 +43,7 @@ from bench import (
     idle_partitions,
     kafka,
     kafka_fetch,
+    kafka_groups,
     machine,
     metrics,
     partitions,
@@ -106,6 +107,7 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
 KAFKA_BENCHMARKS: dict[str, Benchmark] = {
     "kafka-fetch": kafka_fetch.measure,
     "kafka-fetch-s3": kafka_fetch.measure_on_s3,
+    "kafka-groups": kafka_groups.measure,
     "kafka": kafka.measure,
     "kafka-s3": kafka.measure_on_s3,
     "kafka-alone": kafka.measure_kafka_alone,

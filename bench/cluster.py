@@ -69,9 +69,18 @@ class ServedCluster:
 
 @contextmanager
 def cluster(
-    run: Run, name: str, *, broker_ids: Sequence[str] = BROKERS, flags: Sequence[str] = (), shared: Etcd | None = None
+    run: Run,
+    name: str,
+    *,
+    broker_ids: Sequence[str] = BROKERS,
+    flags: Sequence[str] = (),
+    shared: Etcd | None = None,
+    kafka: bool = False,
 ) -> Iterator[ServedCluster]:
-    """Brokers that serve, on an etcd of their own unless they share one. Raises what the benchmark met, with what they said."""
+    """Brokers that serve, on an etcd of their own unless they share one; with `kafka`, Kafka clients as well.
+
+    Raises what the benchmark met, with what the brokers said.
+    """
     with run.new_directory(name) as directory, ExitStack() as parts:
         on = shared or parts.enter_context(etcd(directory))
         bucket = directory / "bucket"
@@ -82,6 +91,8 @@ def cluster(
             brokers[broker_id] = parts.enter_context(BrokerProcess(directory / broker_id, flags=own, command="serve"))
         try:
             for broker in brokers.values():
+                if kafka:
+                    broker.kafka_address = "127.0.0.1:0"
                 broker.start()
             yield ServedCluster(name, brokers, on, bucket)
         except Exception as error:

@@ -18,6 +18,7 @@ from metadata.errors import (
     FencedMemberEpoch,
     InstanceFenced,
     OutcomeUnknown,
+    RebalanceInProgress,
     TidelogError,
     Unavailable,
     UnknownMember,
@@ -76,7 +77,13 @@ class KafkaGroupLine(GroupLine):
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         async def beat(broker: GroupBroker) -> None:
-            await self._calls.heartbeat(broker.kafka, name, member_id, instance_id, generation)
+            try:
+                await self._calls.heartbeat(broker.kafka, name, member_id, instance_id, generation)
+            except RebalanceInProgress as error:
+                # The code does not say whether the member's own request to join waits. Java's client sends no heartbeat meanwhile;
+                # the client whose state machine this member has would join again and again, and end the wait of all others.
+                waits = any(group == name and member_id in held.joining for group, held in broker.groups.groups())
+                raise RebalanceInProgress(error.message, waits=waits) from error
             self._brokers.judge_heartbeat(name, broker.groups, generation)
 
         await self._ask_kafka(name, "heartbeat", beat)

@@ -221,6 +221,13 @@ class MemberState:
             return float("inf")
         return min(self._heard_s + self._session_s, self._no_rebalance_s + self._rebalance_s)
 
+    @property
+    def why_not_held(self) -> str:
+        """Says which of the two bounds of `holds_until_s` comes first."""
+        if self._heard_s + self._session_s <= self._no_rebalance_s + self._rebalance_s:
+            return "no answer of the group's coordinator came within the session timeout"
+        return "the group has not completed its rebalance within the rebalance timeout"
+
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def beat(self, *, now_s: float) -> Beat | None:

@@ -140,8 +140,10 @@ def test_a_member_whose_request_to_join_waits_keeps_what_it_owns_however_long_th
     for sent_s in range(300, 340):  # its call has ended, and the next coordinator does not know that it has joined
         answered(place, RebalanceInProgress("join again"), sent_s=sent_s)
     assert place.holds_until_s == pytest.approx(339 + 9)
+    assert "session timeout" in place.why_not_held
     answered(place, RebalanceInProgress("join again"), sent_s=355)
     assert place.holds_until_s == pytest.approx(299 + 58)
+    assert "rebalance timeout" in place.why_not_held
 
 
 def test_until_it_has_its_assignment_heartbeats_keep_the_session_alone() -> None:

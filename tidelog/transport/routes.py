@@ -135,8 +135,10 @@ class LeaderEpochs:
         A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py).
         """
         known = self._ids.get(topic.name, topic.id)
-        epochs = [state.leader_epoch for state in topic.partitions if state.leader_epoch != NO_LEADER_EPOCH]
-        return known != topic.id and bool(epochs) and max(epochs) < max(self._newest.get(known, {}).values(), default=0)
+        if known == topic.id:
+            return False
+        newest = max((state.leader_epoch for state in topic.partitions), default=NO_LEADER_EPOCH)
+        return NO_LEADER_EPOCH < newest < max(self._newest.get(known, {}).values(), default=NO_LEADER_EPOCH)
 
     def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
         """Takes the present epoch from a refusal of a stale one."""

@@ -174,7 +174,7 @@ def _sound(batch: memoryview, location: RunLocation, base_offset: Offset) -> Bat
     header = parse_whole(batch)
     if header.base_offset != base_offset:
         raise InvalidRecord(f"the batch says offset {header.base_offset} where {base_offset} comes next")
-    if header.last_offset > location.last_offset:
+    if not base_offset <= header.last_offset <= location.last_offset:
         raise InvalidRecord(f"the batch goes to offset {header.last_offset}, beyond its run")
     if header.leader_epoch != location.leader_epoch:
         raise InvalidRecord(f"the batch says leader epoch {header.leader_epoch}, its run {location.leader_epoch}")

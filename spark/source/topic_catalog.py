@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from metadata.errors import NotFound, UnknownPartition, UnknownTopic
-from metadata.model import Partition, Revision, TopicPartition
+from metadata.model import Partition, TopicPartition
 from metadata.store.interface import KeyValue
 from metadata.topics.topic import Topic, decode_topic
 from segments.bucket.layout import TOPICS, TopicIncarnation, topic_mirror_key
@@ -65,12 +65,15 @@ async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool)
 
 
 async def _topics_under(store: ObjectStore, prefix: str, pattern: re.Pattern[str] | None = None) -> list[Topic]:
-    """Lists the live topics, one for each name. Reads nothing of topics whose names do not match the pattern."""
+    """Lists the live topics, one for each name: of several, the one that was registered last.
+
+    The clocks of brokers may differ, so the time of creation does not count. Reads nothing of topics whose names do not match.
+    """
     read_slots = asyncio.Semaphore(READS_MAX)
     found = [topic async for topic in incarnations(store, prefix) if pattern is None or pattern.fullmatch(topic.name)]
     topics = await gather_all(_topic(store, topic, read_slots) for topic in found)
     newest: dict[str, Topic] = {}
-    for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.created_at_ms):
+    for topic in sorted((topic for topic in topics if topic), key=lambda topic: topic.revision):
         newest[topic.name] = topic
     return list(newest.values())
 
@@ -81,8 +84,9 @@ async def _topic(store: ObjectStore, named: TopicIncarnation, read_slots: asynci
         records = await read_records(store, named)
         if records.deleted or not records.registered:
             return None
+        revision = max(records.registered)
         try:
-            body = await store.get(topic_mirror_key(*named, max(records.registered)))
+            body = await store.get(topic_mirror_key(*named, revision))
         except NotFound:  # the topic was deleted, and is cleared away
             return None
-    return decode_topic(KeyValue(f"{TOPICS}{named.name}", body, Revision(0), Revision(0), version=1))
+    return decode_topic(KeyValue(f"{TOPICS}{named.name}", body, revision, revision, version=1))

@@ -105,6 +105,7 @@ class Connection:
         self.epochs = LeaderEpochs()
         self._throttled: Throttled | None = None
         self._throttled_until_s = 0.0
+        self._cluster_id = ""
         # gRPC addresses by broker id.
         self._grpc_address_of: dict[str, str] = {}
         # Limits by gRPC address, of brokers that reported them.
@@ -389,6 +390,10 @@ class Connection:
             cluster = await _get_cluster(to, timeout_s)
             found = await to.topics.GetTopic(request, timeout=timeout_s)
             self._learn_cluster(cluster, parse_address(f"{self._grpc_scheme}://{to.address}"))
+            if self.epochs.is_outdated(found):
+                raise UnknownLeaderEpoch(
+                    f"{to.address} has not heard yet that topic {name} was deleted and made again", address=to.address
+                )
             return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:
@@ -499,6 +504,9 @@ class Connection:
         askable = [address for address in seeds if self._credentials.may_go_to(address.rpartition(":")[0])]
         self._seeds = askable or seeds  # where there is none, what is asked tells why
         self._grpc_address_of = known
+        if cluster.cluster_id != self._cluster_id:
+            self._cluster_id = cluster.cluster_id
+            self.epochs.forget_ids()
         limits_of = {known[broker.broker_id]: limits_from(broker) for broker in cluster.brokers}
         self._limits_at = {address: limits or self.limits(address) for address, limits in limits_of.items()}
         self._reachability.keep(self._seeds)

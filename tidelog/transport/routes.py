@@ -111,10 +111,34 @@ class LeaderEpochs:
     def __init__(self) -> None:
         # By topic id.
         self._newest: OrderedDict[str, dict[int, int]] = OrderedDict()
+        # The newest known id of each topic, by name.
+        self._ids: OrderedDict[str, str] = OrderedDict()
 
     def newest(self, topic_id: str, partition: int) -> int:
         """Returns the newest leader epoch; NO_LEADER_EPOCH if none is known."""
         return self._newest.get(topic_id, {}).get(partition, NO_LEADER_EPOCH)
+
+    def note_id(self, topic: str, topic_id: str) -> None:
+        """Notes the id of a topic, unless `is_outdated`."""
+        self._ids[topic] = topic_id
+        self._ids.move_to_end(topic)
+        while len(self._ids) > EPOCHS_OF_TOPICS_MAX:
+            self._ids.popitem(last=False)
+
+    def forget_ids(self) -> None:
+        """Forgets the ids of all topics: those of another cluster have nothing to do with them."""
+        self._ids.clear()
+
+    def is_outdated(self, topic: admin_pb2.Topic) -> bool:
+        """Returns whether the topic was deleted and made again, and a broker that has not heard of that describes the former one.
+
+        A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py).
+        """
+        known = self._ids.get(topic.name, topic.id)
+        if known == topic.id:
+            return False
+        newest = max((state.leader_epoch for state in topic.partitions), default=NO_LEADER_EPOCH)
+        return NO_LEADER_EPOCH < newest < max(self._newest.get(known, {}).values(), default=NO_LEADER_EPOCH)
 
     def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
         """Takes the present epoch from a refusal of a stale one."""
@@ -160,6 +184,8 @@ def route_from(
         partitions[state.partition] = PartitionRoute(way, state.leader_epoch, leader if way != leader else "")
         if epochs is not None:
             epochs.note(topic.id, state.partition, state.leader_epoch)
+    if epochs is not None:
+        epochs.note_id(topic.name, topic.id)
     limits = [limits_at.get(leader, DEFAULT_LIMITS) for leader in {partition.leader for partition in partitions}]
     return TopicRoute(
         name=topic.name,

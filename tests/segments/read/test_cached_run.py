@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from awscrt.checksums import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,12 @@ def read_through(run: CachedRun, *, bytes_max: int = 1 << 30) -> tuple[list[Reco
         at = following
     assert at == run.location.last_offset + 1
     return records, damage
+
+
+def with_last_offset_delta(batch: bytes, last_offset_delta: int) -> bytes:
+    """With the CRC-32C that is right for it."""
+    rest = batch[21:23] + last_offset_delta.to_bytes(4, "big", signed=True) + batch[27:]
+    return batch[:17] + crc32c(rest).to_bytes(4, "big") + rest
 
 
 # ── a sound run ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -156,6 +163,14 @@ def test_a_batch_of_another_place_is_damage_though_its_crc_is_right() -> None:
     records, (damage,) = read_through(run)
     assert records == RUN.records[2:]
     assert damage.message.endswith("there is another batch than the footer tells of")
+
+
+@pytest.mark.parametrize("last_offset_delta", [-1, -2, -(2**31), 2**31 - 1])
+def test_a_batch_that_ends_before_its_beginning_or_behind_its_run_is_damage_though_its_crc_is_right(last_offset_delta: int) -> None:
+    end = RUN.entries[0].size_bytes
+    run = open_run(with_last_offset_delta(RUN.body[:end], last_offset_delta) + RUN.body[end:], RUN.location)
+    assert run.damaged.keys() == {0}
+    assert read_through(run)[0] == []
 
 
 @pytest.mark.parametrize(

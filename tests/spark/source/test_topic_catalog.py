@@ -71,6 +71,14 @@ def test_the_newest_registration_of_the_topic_that_lives_counts() -> None:
         found(store, AssignedPartitions({"orders": (2,)}))
 
 
+def test_of_two_topics_of_one_name_the_later_one_counts_whatever_the_clocks_of_brokers_say() -> None:
+    """The former one may stay unmarked: it was deleted before its partitions had leaders."""
+    store = Counting()
+    asyncio.run(register(store, named("orders", "b"), 1, revision=3, created_at_ms=2_000))
+    asyncio.run(register(store, named("orders", "a"), 1, revision=9, created_at_ms=1_000))
+    assert found(store, Subscribed(("orders",))) == [("orders", "a", 0)]
+
+
 @pytest.mark.parametrize("steps", [(), ((named("orders", "a"), 1, 1), (named("orders", "a"), 2, 0))])
 def test_a_topic_that_was_deleted_or_never_made_is_not_there(steps: Sequence[tuple[TopicIncarnation, int, int]]) -> None:
     store = made(*steps)

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 import tidelog
-from tests.kit.tidelog.producing import quick
+from gateway.proto import admin_pb2
+from tests.kit.tidelog.producing import quick, until
 from tests.kit.tidelog.small_broker import SmallBroker, running
 
 pytestmark = pytest.mark.slow
@@ -84,5 +85,35 @@ def test_a_producer_finds_the_next_leader_though_the_first_broker_names_one_that
                 b.move("orders", 0, "c")
                 assert (await log.produce("orders", "two", partition=0)).offset == 1
                 assert len(c.requests) == 1
+
+    asyncio.run(test())
+
+
+def forget_that_it_was_made_again(broker: SmallBroker, former: admin_pb2.Topic) -> None:
+    """The broker describes the former topic, as one does that has not heard of its deletion yet."""
+    broker.topics, broker.leader_epochs = {former.name: former}, defaultdict(int)
+
+
+def test_a_reader_stays_in_a_topic_that_was_made_again_though_a_broker_describes_the_former_one() -> None:
+    async def test() -> None:
+        async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
+            former = a.topics["orders"]
+            b.topics.pop("orders")
+            b.topics_made = 7
+            b.create_topic("orders", 1)
+            b.leader_epochs["orders", 0] = 8
+            a.leader_epochs = b.leader_epochs
+            settings = quick(topic_age_ms_max=50, fetch_wait_ms_max=300)
+            async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
+                await log.produce("orders", "one", partition=0)
+                records = aiter(log.consume("orders"))
+                assert (await anext(records)).value == b"one"
+                forget_that_it_was_made_again(a, former)
+                a.asked_for_topics.clear()
+                async with asyncio.timeout(30):
+                    await until(lambda: bool(a.asked_for_topics))
+                    await asyncio.sleep(0.2)
+                    await log.produce("orders", "two", partition=0)
+                    assert (await anext(records)).value == b"two"
 
     asyncio.run(test())

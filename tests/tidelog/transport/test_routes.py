@@ -125,3 +125,42 @@ def test_a_topic_of_a_broker_that_tells_nothing_takes_what_a_request_holds() -> 
     route = route_from(topic(state(0, "a"), partition_count=1), address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0)
     assert route.batch_bytes_max == DEFAULT_LIMITS.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES
     assert route.decompressed_bytes_max == DEFAULT_LIMITS.decompressed_bytes_max
+
+
+def life(topic_id: str, *leader_epochs: int) -> admin_pb2.Topic:
+    """As a broker describes it; -1 for a partition without a leader."""
+    states = [state(partition, "a" if epoch >= 0 else "", epoch) for partition, epoch in enumerate(leader_epochs)]
+    return admin_pb2.Topic(name="orders", id=topic_id, partition_count=len(states), partitions=states)
+
+
+def test_a_topic_that_was_made_again_is_told_from_the_former_one_by_its_leader_epochs() -> None:
+    epochs = LeaderEpochs()
+
+    def learn(reported: admin_pb2.Topic) -> None:
+        route_from(reported, address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0, epochs=epochs)
+
+    assert not epochs.is_outdated(life("1", 3, 4))
+    learn(life("1", 3, 4))
+    assert not epochs.is_outdated(life("1", 0, 0)), "the same topic, of a broker that lags"
+    assert not epochs.is_outdated(life("2", 12, -1))
+    learn(life("2", 12, -1))
+    assert epochs.is_outdated(life("1", 3, 5))
+    assert not epochs.is_outdated(life("1", -1, -1)), "without a leader nothing is known"
+    assert not epochs.is_outdated(life("3", 20, 20))
+    learn(life("3", -1, -1))
+    assert not epochs.is_outdated(life("2", 12, 12)), "no epoch of the newest is known"
+    epochs.forget_ids()
+    learn(life("4", 30))
+    epochs.forget_ids()
+    assert not epochs.is_outdated(life("5", 0)), "of another cluster"
+
+
+def test_the_ids_of_the_last_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "EPOCHS_OF_TOPICS_MAX", 2)
+    epochs = LeaderEpochs()
+    epochs.note("2", 0, 9)
+    for name in ("orders", "payments", "flights"):
+        epochs.note_id(name, "2")
+    assert not epochs.is_outdated(life("1", 0))
+    epochs.note_id("orders", "2")
+    assert epochs.is_outdated(life("1", 0))

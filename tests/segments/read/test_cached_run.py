@@ -61,7 +61,8 @@ def read_through(run: CachedRun, *, bytes_max: int = 1 << 30) -> tuple[list[Reco
 def with_last_offset_delta(batch: bytes, last_offset_delta: int) -> bytes:
     """With the CRC-32C that is right for it."""
     rest = batch[21:23] + last_offset_delta.to_bytes(4, "big", signed=True) + batch[27:]
-    return batch[:17] + crc32c(rest).to_bytes(4, "big") + rest
+    crc = int(crc32c(rest))
+    return batch[:17] + crc.to_bytes(4, "big") + rest
 
 
 # ── a sound run ─────────────────────────────────────────────────────────────────────────────────────────────────────────

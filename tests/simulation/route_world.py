@@ -209,8 +209,9 @@ class RouteWorld:
         """
         until_s = virtual_loop().time() + STREAMS_S_MAX
         while virtual_loop().time() < until_s:
-            ends = [(partition, await self._end(partition)) for partition in self._load.partitions_of(ORDERS)]
+            # First: a batch that is committed between the two would be in neither.
             holds_batches = any(broker.leadership.budget.bytes_used for broker in self._cluster.slots.values())
+            ends = [(partition, await self._end(partition)) for partition in self._load.partitions_of(ORDERS)]
             if not holds_batches and all(
                 end is not None and stream.positions.get(partition.partition, 0) >= end
                 for stream in self._load.streams

@@ -32,7 +32,7 @@ BATCH_LENGTH_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What a reader received."""
+    """Counts what a reader received."""
 
     payload_bytes: int
     records: int

@@ -1,4 +1,4 @@
-"""What a Fetch of the Kafka listener costs a broker, by where the records are; a client without Java, which reads only offsets.
+"""Measures what a Fetch of the Kafka listener costs a broker, by where the records are. Its client needs no Java.
 
     tail       the newest records, which the tail cache holds: read several times
     segments   older records, which are in segments on the bucket and no longer in memory: read once

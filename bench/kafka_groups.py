@@ -1,4 +1,4 @@
-"""What group members and idle connections of the Kafka listener cost a broker; clients without Java, which keep their connections.
+"""Measures what group members and idle connections of the Kafka listener cost a broker. Its clients need no Java.
 
     heartbeats    one classic group on each connection; each connection sends a Heartbeat when it has the answer to the last one
     commits       the same with OffsetCommit, six partitions each
@@ -36,7 +36,7 @@ SETTLE_S = 2.0
 
 
 class Calls(NamedTuple):
-    """What a load of calls took."""
+    """Counts the calls of a load, and the time that they took."""
 
     calls: int
     cpu_s: float

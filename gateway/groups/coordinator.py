@@ -275,8 +275,7 @@ class GroupCoordinator:
         """Commits offsets, at most 128 at one instant. Returns the refused ones, each with its error.
 
         `only_forward` leaves an offset as it is, without refusing, if a later one was committed in the same generation, so a late
-        repeat of a
-        request takes nothing back. Raises what refuses all of them, and OutcomeUnknown if the outcome is unknown.
+        repeat of a request takes nothing back. Raises what refuses all of them, and OutcomeUnknown if the outcome is unknown.
         """
         held = await self._loaded(name)
         refused = {partition: why for partition, offset in offsets.items() if (why := why_not(offset, self._settings)) is not None}

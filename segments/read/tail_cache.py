@@ -19,7 +19,7 @@ BATCH_MEMORY_BYTES = 512
 
 
 class _Window:
-    """The batches of one partition, oldest first. Those before `first` were evicted; their places leave the lists later."""
+    """The batches of one partition, oldest first. Those before `first` were evicted; the lists drop them later."""
 
     __slots__ = ("base_offsets", "buffers", "first", "next_offset", "positions")
 

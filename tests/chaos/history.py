@@ -119,7 +119,7 @@ class Committed(Event, frozen=True, tag="committed"):
     offsets: tuple[tuple[int, int], ...]
 
 
-class CommittedReported(Event, frozen=True, tag="committed told"):
+class CommittedReported(Event, frozen=True, tag="committed reported"):
     """What is committed, as some broker says."""
 
     asked_s: float

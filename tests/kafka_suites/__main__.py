@@ -5,6 +5,7 @@ python -m tests.kafka_suites                                   everything
 python -m tests.kafka_suites --reference                       against Apache Kafka, started for this run
 python -m tests.kafka_suites --bootstrap 127.0.0.1:9092        against a broker that runs
 python -m tests.kafka_suites --only librdkafka,kgo --test 0011 these suites alone, this test alone
+python -m tests.kafka_suites --gate --again                    as CI does: what fails runs once more, and is named
 python -m tests.kafka_suites --prepare                         downloads and builds, and runs nothing
 """
 

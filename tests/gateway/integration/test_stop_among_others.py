@@ -44,7 +44,7 @@ def test_a_stop_cuts_no_stream_of_a_producer_that_is_about_to_leave(tmp_path: Pa
                 await until_quiet(quiet_s=quiet_s, timeout_s=timeout_s)
                 quiet.set()
 
-            leader._forwarding.wait_until_quiet = output_when_quiet  # type: ignore[method-assign]
+            leader._forwarding.wait_until_quiet = output_when_quiet  # type: ignore[method-assign]  # a double
             leader.stop()
             await quiet.wait()  # others lead, the session is sealed, and nothing is on its way for the moment
             after = await produce(1)

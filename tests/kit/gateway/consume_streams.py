@@ -67,7 +67,7 @@ class ConsumeStream:
                 return None
             raise from_status(_status(error.trailing_metadata())) from None
         self._remember(reported)
-        return reported  # type: ignore[no-any-return]
+        return reported  # type: ignore[no-any-return]  # of the generated messages
 
     def _remember(self, reported: log_pb2.ConsumeResponse) -> None:
         match reported.WhichOneof("answer"):

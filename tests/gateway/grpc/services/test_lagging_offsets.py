@@ -32,8 +32,8 @@ def service_of(world: World, of: Topic, committed: int) -> GroupsService:
     async def offsets(*_: object) -> StoredOffsets:
         return StoredOffsets(stored, {})
 
-    world.broker.groups = SimpleNamespace(forward=elsewhere)  # type: ignore[misc,assignment]
-    world.broker.coordinated_groups = SimpleNamespace(offsets=offsets)  # type: ignore[misc,assignment]
+    world.broker.groups = SimpleNamespace(forward=elsewhere)  # type: ignore[misc,assignment]  # a double of what is called
+    world.broker.coordinated_groups = SimpleNamespace(offsets=offsets)  # type: ignore[misc,assignment]  # a double
     return GroupsService(world.broker, InterruptibleWaits())
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from metadata.errors import Fenced, StaleMember, TidelogError
 from metadata.group_member.heartbeats import MemberHeartbeats
 from metadata.group_member.interfaces import RETRY_S, RETRY_S_MAX, CoordinatorClient, RebalanceListener
-from metadata.group_member.rebalance import MemberRebalance
+from metadata.group_member.rebalance import MemberRebalance, OwnershipMayHaveEnded
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import NOTHING, MemberPhase, MemberState
 from metadata.groups.assignors import TopicPartitionName
@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 
 class _CallerAway(Exception):
     """Ends a stay: the caller took no records for max_poll_interval_ms."""
-
-
-class _OwnershipMayHaveEnded(Exception):
-    """Ends a stay: by this process's clock other members may own its partitions."""
 
 
 class _Ended(Exception):
@@ -210,7 +206,7 @@ class GroupMember:
         """Gives up all partitions at once. Returns the error that ends the member, if any."""
         self._rebalance.leads_no_more()
         lost = self._member_state.lost(why)
-        failure = None if isinstance(why, StaleMember | _CallerAway | _OwnershipMayHaveEnded) else why
+        failure = None if isinstance(why, StaleMember | _CallerAway | OwnershipMayHaveEnded) else why
         if lost:
             log.warning("partitions lost group=%s count=%d: %s", self._group, len(lost), why)
             try:
@@ -264,7 +260,7 @@ class GroupMember:
         if self._now_s < self._due_s():
             self._arm()
         elif self._now_s >= self._member_state.holds_until_s:
-            self._end(_OwnershipMayHaveEnded(self._member_state.why_not_held))
+            self._end(OwnershipMayHaveEnded(self._member_state.why_not_held))
         else:
             self._has_polled.clear()
             self._end(_CallerAway(f"no records were taken for {self._settings.max_poll_interval_ms} ms"))

@@ -32,6 +32,10 @@ _Answer = TypeVar("_Answer")
 log = logging.getLogger(__name__)
 
 
+class OwnershipMayHaveEnded(Exception):
+    """Ends a stay: by this process's clock other members may own its partitions."""
+
+
 class MemberRebalance:
     """Rebalances one member. Its owner calls `take_part` for each stay in the group, and may cancel it at any time."""
 
@@ -158,6 +162,8 @@ class MemberRebalance:
 
     async def _take(self, partitions: frozenset[TopicPartitionName]) -> None:
         if partitions:
+            if asyncio.get_running_loop().time() >= self._member_state.may_own_until_s:  # the process was frozen meanwhile
+                raise OwnershipMayHaveEnded(self._member_state.why_not_held)
             self._member_state.took(partitions)
             self._took()
             await self._reader.assigned(partitions)

@@ -217,13 +217,16 @@ class MemberState:
     @property
     def holds_until_s(self) -> float:
         """Returns when another member may own what this one owns; infinity where it owns nothing."""
-        if not self.owned:
-            return float("inf")
+        return self.may_own_until_s if self.owned else float("inf")
+
+    @property
+    def may_own_until_s(self) -> float:
+        """Returns when another member may own what the last assignment gave to this one."""
         return min(self._heard_s + self._session_s, self._no_rebalance_s + self._rebalance_s)
 
     @property
     def why_not_held(self) -> str:
-        """Says which of the two bounds of `holds_until_s` comes first."""
+        """Says which of the two bounds of `may_own_until_s` comes first."""
         if self._heard_s + self._session_s <= self._no_rebalance_s + self._rebalance_s:
             return "no answer of the group's coordinator came within the session timeout"
         return "the group has not completed its rebalance within the rebalance timeout"

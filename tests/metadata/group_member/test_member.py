@@ -311,6 +311,23 @@ def test_a_frozen_process_owns_nothing_when_it_wakes_though_it_was_not_told_yet(
     with_team(scenario)
 
 
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_process_that_was_frozen_while_it_synced_is_not_assigned_what_others_own_meanwhile(assignor: str) -> None:
+    async def scenario(team: Team) -> None:
+        await team.of(2, assignors=(assignor,))
+        late = team.enter(assignors=(assignor,))
+        await team.until(lambda: late.endpoints.asked[-1:] == ["sync"])
+        loop = virtual_loop()
+        loop.freeze(late.name)
+        await asyncio.sleep(60)
+        team.check()
+        loop.thaw(late.name)
+        await team.rest(20)
+        assert len(late.heard("assigned")) == 1, "and what the first answer assigned was not announced"
+
+    with_team(scenario)
+
+
 def test_a_coordinator_that_moves_is_followed_without_a_rebalance() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)

@@ -16,7 +16,15 @@ from typing import Final, Protocol, TypeVar
 
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import PROOF_S
-from metadata.errors import Fenced, InstanceFenced, OutcomeUnknown, RebalanceInProgress, TidelogError, Unavailable
+from metadata.errors import (
+    Fenced,
+    InstanceFenced,
+    OutcomeUnknown,
+    RebalanceInProgress,
+    StaleGeneration,
+    TidelogError,
+    Unavailable,
+)
 from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
 from metadata.groups.assignors import TopicPartitionName
@@ -173,6 +181,7 @@ class Consumer(SimulatedProcess):
         """Its caller takes no records."""
         self.finished = False
         """It left, or another took its place."""
+        self._is_stopping = False
         self._site = site
         self._log = log
         self._chance = chance = random.Random(f"{site.seed}/{name}")
@@ -208,6 +217,7 @@ class Consumer(SimulatedProcess):
 
     def stop(self) -> None:
         """As SIGTERM, or the end of the caller's loop."""
+        self._is_stopping = True
         self.member.stop()
 
     @property
@@ -238,6 +248,7 @@ class Consumer(SimulatedProcess):
 
     async def revoked(self, partitions: frozenset[TopicPartitionName]) -> None:
         stopping = {at: self._positions.pop(at) for at in sorted(partitions) if at in self._positions}
+        uncommitted = sum(offset - self._committed[at] for at, offset in stopping.items())
         self._forget_reading(partitions)
         until_s = virtual_loop().time() + self.settings.rebalance_timeout_ms / 2000
         while stopping and virtual_loop().time() < until_s:
@@ -246,6 +257,8 @@ class Consumer(SimulatedProcess):
                 break
             except TidelogError as error:
                 if isinstance(error, Fenced) and not isinstance(error, RebalanceInProgress):
+                    if self._is_stopping and isinstance(error, StaleGeneration):
+                        self._site.judge.left_in_a_rebalance(uncommitted)
                     break
                 await asyncio.sleep(COMMIT_AGAIN_S)
         self._site.judge.gave_up(self, partitions, "revoked")

@@ -5,7 +5,8 @@
     generation  none is given twice, and none is told before it is stored
     committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged;
                 no two members commit one partition in one generation, or in one epoch of KIP-848
-    delivered   every offset reaches the group; in worlds where nobody came to harm, exactly once
+    delivered   every offset reaches the group; in worlds where nobody came to harm, exactly once, but for offsets of a member that
+                left in the moment between the end of a rebalance and the answer to its join: its last commit is refused
     answered    every call is answered within its bound
 
 A process that is frozen owns what it owned, until its own clock says otherwise: so it is judged by what it does when it wakes.
@@ -203,6 +204,10 @@ class GroupJudge:
         if (complete_to := self.delivered[owned].complete_to) < offset:
             self._broke(GroupRule.COMMITTED, f"{owner.name} commits {_shown([partition])} at {offset}; {complete_to} was not read")
 
+    def left_in_a_rebalance(self, uncommitted: int) -> None:
+        """A member that stopped while it joined was refused its last commit, of so many offsets: the group has a new generation."""
+        self.tallies["offsets not committed by who left in a rebalance"] += uncommitted
+
     def committed_late(self, name: str, generation: int, present: int) -> None:
         self._broke(GroupRule.COMMITTED, f"{name} commits in generation {generation}, and the present one is {present}")
 
@@ -262,7 +267,8 @@ class GroupJudge:
         for partition, end in ends.items():
             if (complete_to := self.delivered[group, partition].complete_to) < end:
                 self._broke(GroupRule.DELIVERED, f"{_shown([partition])} of {group} ends at {end}; {complete_to} was not delivered")
-        if exactly_once and (repeated := self.tallies["offsets delivered again"]):
+        repeated = self.tallies["offsets delivered again"] - self.tallies["offsets not committed by who left in a rebalance"]
+        if exactly_once and repeated > 0:
             self._broke(GroupRule.DELIVERED, f"{repeated} offsets were delivered again, though nobody came to harm")
 
 

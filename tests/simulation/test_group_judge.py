@@ -136,6 +136,18 @@ def test_offsets_that_were_never_delivered_and_those_that_came_twice_are_counted
     assert reported.broken == [GroupRule.DELIVERED, GroupRule.DELIVERED]
 
 
+def test_offsets_of_a_last_commit_that_a_new_generation_refused_may_come_again_and_no_others() -> None:
+    reported = Reported()
+    reported.judge.handed_out(Somebody("c1"), P0, 0, 5)
+    reported.judge.left_in_a_rebalance(3)
+    reported.judge.handed_out(Somebody("c2"), P0, 2, 8)
+    reported.judge.judge_delivery("g", {P0: 8}, exactly_once=True)
+    assert reported.broken == []
+    reported.judge.handed_out(Somebody("c2"), P0, 7, 9)
+    reported.judge.judge_delivery("g", {P0: 9}, exactly_once=True)
+    assert reported.broken == [GroupRule.DELIVERED]
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))))
 def test_ranges_of_offsets_count_as_a_set_does(added: list[tuple[int, int]]) -> None:
     offsets, model = Offsets(), set[int]()

@@ -35,7 +35,7 @@ from metadata.secret import Secret
 from metadata.setting_fields import check_numbers, fixed, is_fixed
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.topics.settings import MESSAGE_BYTES_DEFAULT
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
 _CLIENT_VARIABLES = frozenset(

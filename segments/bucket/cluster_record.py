@@ -31,7 +31,7 @@ from metadata.errors import AlreadyExists, Corrupt, NotFound, Rejected
 from segments.bucket.layout import CLUSTER
 from segments.object_store.interface import ObjectStore
 from segments.object_store.open import S3Location, parse_store_url
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.settings import S3Settings
 
 FORMAT_VERSION = 1
 
@@ -123,7 +123,7 @@ async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] 
                 if (record := await asyncio.to_thread(_read_file, parent / CLUSTER)) is not None:
                     return parent.as_uri(), record
         case S3Location(bucket, prefix, settings) if prefix:
-            from segments.object_store.s3 import S3ObjectStore  # as in object_store/open.py
+            from segments.object_store.s3.store import S3ObjectStore  # as in object_store/open.py
 
             store = await S3ObjectStore.open(bucket, "", settings)
             try:

@@ -1,6 +1,6 @@
 """Stores objects behind one interface: S3, a local directory, or memory.
 
-    open.py ─▶ s3.py | directory.py | memory.py      behind interface.py
+    open.py ─▶ s3/ | directory.py | memory.py      behind interface.py
     decorators: instrumented.py (counts), health_tracking.py (outages), timeout.py (bounds)
 
 Entry: `open_store` in open.py. conditional_put_check.py proves at the start that the store honours create-only PUTs.

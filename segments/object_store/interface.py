@@ -1,6 +1,6 @@
 """Defines what Tidelog needs of an object store: create-only PUT, ranged GET, ordered listing, delete.
 
-Implemented by memory.py, directory.py and s3.py; one contract suite runs against all of them.
+Implemented by memory.py, directory.py and s3/store.py; one contract suite runs against all of them.
 Invariant: of all creates of one key, ever, at most one succeeds until the key is deleted; a created object never changes;
 a created object is visible to every get and list that starts later.
 """

@@ -22,7 +22,7 @@ from metadata.shown_url import shown_url
 from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import ObjectStore
 from segments.object_store.memory import MemoryObjectStore
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.timeout import TimeoutObjectStore
 
@@ -58,7 +58,7 @@ async def open_store(
             directory = await DirectoryObjectStore.open(root, make_root=make_directory, clock=clock)
             return TimeoutObjectStore(directory, timeout_s=DISK_TIMEOUT_S)
         case S3Location(bucket, prefix, settings):
-            from segments.object_store.s3 import (
+            from segments.object_store.s3.store import (
                 S3ObjectStore,
             )  # here, since it takes half a second and 40 MB that a directory can save
 

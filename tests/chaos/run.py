@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from segments.object_store.s3 import S3ObjectStore
+from segments.object_store.s3.store import S3ObjectStore
 from tests.chaos import group_http_members, group_kafka_members, group_members
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
 from tests.chaos.group_http_members import GroupWatcher, HttpMember

@@ -40,7 +40,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 IMPORTED: Final = (
     "compaction.compactor",
     "metadata.store.etcd.store",
-    "segments.object_store.s3",
+    "segments.object_store.s3.store",
     "tests.crash.fork_server",
     "tidelog.cli.commands",
     "tidelog.client",

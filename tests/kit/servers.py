@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from segments.object_store.s3_settings import S3Settings
+    from segments.object_store.s3.settings import S3Settings
 
 ROOT = Path(__file__).parents[2]
 VERSITY_VERSION = "v1.8.0"
@@ -41,7 +41,7 @@ class S3Server:
 
     @property
     def settings(self) -> S3Settings:
-        from segments.object_store.s3_settings import (
+        from segments.object_store.s3.settings import (
             S3Settings,  # here and below, so that tests without S3 need not load its client
         )
 

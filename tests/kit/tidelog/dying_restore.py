@@ -19,7 +19,7 @@ import gateway.settings  # noqa: F401  # the command loads this one and the next
 import tidelog.bucket.restore
 import tidelog.cli.commands  # noqa: F401
 from metadata.store.etcd.store import EtcdStore
-from segments.object_store.s3 import S3ObjectStore
+from segments.object_store.s3.store import S3ObjectStore
 from tidelog.cli.main import main
 
 PROCESSES = multiprocessing.get_context("forkserver")

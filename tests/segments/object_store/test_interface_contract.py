@@ -73,7 +73,7 @@ def opener(
         return lambda: as_opened(memory)
     if request.param == "directory":
         return lambda: DirectoryObjectStore.open(tmp_path)
-    from segments.object_store.s3 import S3ObjectStore
+    from segments.object_store.s3.store import S3ObjectStore
 
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():

@@ -26,7 +26,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.setting_fields import is_fixed
 from metadata.shown_url import shown_url
 from metadata.store.etcd.settings import EtcdSettings
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.settings import S3Settings
 from segments.settings import SegmentSettings
 
 # Stands for a data directory that was not given.

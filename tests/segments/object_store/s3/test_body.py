@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_store.s3 import WRITE_BYTES_MIN, VectoredBody
+from segments.object_store.s3.store import WRITE_BYTES_MIN, VectoredBody
 
 sizes = st.one_of(st.integers(0, 100), st.integers(WRITE_BYTES_MIN - 2, WRITE_BYTES_MIN + 2), st.integers(0, 3 * WRITE_BYTES_MIN))
 

@@ -32,8 +32,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled, Unavailable
 from metadata.retry import RetryPauses, retry
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail
-from segments.object_store.s3_errors import http_status, translate
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.errors import http_status, translate
+from segments.object_store.s3.settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.validation import check_key, check_list, check_range, check_tail, is_key, past_the_end
 

@@ -32,8 +32,8 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from segments.object_store.s3 import S3ObjectStore
-from segments.object_store.s3_settings import S3Settings
+from segments.object_store.s3.settings import S3Settings
+from segments.object_store.s3.store import S3ObjectStore
 from segments.object_store.store_clock import StoreClock
 from tests.kit.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
 

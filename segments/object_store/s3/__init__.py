@@ -1,6 +1,7 @@
 """Stores objects in a bucket of S3, or of a store that speaks its protocol and honours `If-None-Match: *` on PUT.
 
-    S3ObjectStore (store.py) ─▶ aiobotocore ─▶ the bucket
+    S3ObjectStore (store.py) ─┬─ PUT, GET ───▶ requests.py, signature.py ─┬─▶ the bucket
+                              └─ everything else ───▶ aiobotocore ────────┘
     settings.py · errors.py (which error each answer means)
 
 Entry: `S3ObjectStore.open` in store.py. A process that stores in a directory imports settings.py alone, which is light.

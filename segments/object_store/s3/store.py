@@ -33,6 +33,7 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled
 from metadata.retry import RetryPauses, retry
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail
 from segments.object_store.s3.errors import http_status, translate
+from segments.object_store.s3.requests import ObjectRequests, S3Answer, SharedHttpSession
 from segments.object_store.s3.settings import S3Settings
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.validation import check_key, check_list, check_range, check_tail, is_key, past_the_end
@@ -55,9 +56,18 @@ _ERRORS = (
 class S3ObjectStore:
     """Made by `S3ObjectStore.open`. Use and close it in one event loop. The buffers of a create may be reused once it has ended."""
 
-    def __init__(self, client: Any, closing: AsyncExitStack, bucket: str, prefix: str, settings: S3Settings) -> None:
+    def __init__(
+        self,
+        client: Any,
+        requests: ObjectRequests,
+        closing: AsyncExitStack,
+        bucket: str,
+        prefix: str,
+        settings: S3Settings,
+    ) -> None:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._client = client
+        self._requests = requests
         self._closing = closing
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
@@ -79,7 +89,17 @@ class S3ObjectStore:
         if prefix and (not is_key(prefix) or len(prefix) > _PREFIX_LENGTH_MAX):
             raise InvalidArgument(f"{prefix[:80]!r} is not a prefix in a bucket", hint="A path of A-Z a-z 0-9 . _ = - , up to 300.")
         path_style = settings.path_style if settings.path_style is not None else settings.endpoint_url is not None
+        http: list[SharedHttpSession] = []
+
+        class HttpSession(SharedHttpSession):
+            """Makes itself known, as botocore's client keeps it to itself."""
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                http.append(self)
+
         config = AioConfig(
+            http_session_cls=HttpSession,
             connect_timeout=settings.s3_connect_timeout_ms / 1000,
             read_timeout=settings.s3_read_timeout_ms / 1000,
             max_pool_connections=settings.creates_in_flight_max + settings.reads_in_flight_max,
@@ -90,52 +110,62 @@ class S3ObjectStore:
             parameter_validation=False,  # it knows no VectoredBody
             user_agent_extra="tidelog",
         )
+        session = get_session()
         async with AsyncExitStack() as closing:
             try:
                 client = await closing.enter_async_context(
-                    get_session().create_client(
-                        "s3", region_name=settings.region, endpoint_url=settings.endpoint_url, config=config
-                    )
+                    session.create_client("s3", region_name=settings.region, endpoint_url=settings.endpoint_url, config=config)
                 )
+                credentials = await session.get_credentials()
             except _ERRORS as error:
                 raise translate(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
             pass_body_by_the_signer(client)
             if clock is not None:
                 _observe_dates(client, clock)
-            return cls(client, closing.pop_all(), bucket, prefix, settings)
+            requests = ObjectRequests(client, credentials, http[0], bucket, clock=clock)
+            return cls(client, requests, closing.pop_all(), bucket, prefix, settings)
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         check_key(key)
-        checksum = {} if crc32c is None else {"ChecksumCRC32C": b64encode(crc32c.to_bytes(4, "big")).decode()}
-        payload = VectoredBody(body)
+        checksum = None if crc32c is None else b64encode(crc32c.to_bytes(4, "big")).decode()
+        headers = {"if-none-match": "*"} if checksum is None else {"if-none-match": "*", "x-amz-checksum-crc32c": checksum}
+        bytes_count = sum(map(len, body))
 
         async def put() -> None:
-            response = await self._client.put_object(
-                **self._object(key), Body=payload, ContentLength=payload.bytes_count, IfNoneMatch="*", **checksum
-            )
-            if not response.get("ETag"):
+            answer = await self._requests.send("PutObject", self._prefix + key, headers, lambda: VectoredBody(body))
+            if answer is None:
+                answer = _answer_in(
+                    await self._client.put_object(
+                        **self._object(key),
+                        Body=VectoredBody(body),
+                        ContentLength=bytes_count,
+                        IfNoneMatch="*",
+                        **({} if checksum is None else {"ChecksumCRC32C": checksum}),
+                    )
+                )
+            if not answer.headers.get("etag"):
                 raise OutcomeUnknown(f"{self.url} did not say which object it made of {key}: {_NOT_A_STORE}", key=key)
 
-        timeout_s = self._settings.create_timeout_s(payload.bytes_count)
+        timeout_s = self._settings.create_timeout_s(bytes_count)
         await self._once("create", key, put, self._creates, writes=True, timeout_s=timeout_s)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         check_key(key)
         check_range(key, start, end)
         whole = start == 0 and end is None
-        wanted = {} if whole else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
+        wanted = None if whole else f"bytes={start}-{'' if end is None else end - 1}"
 
         async def read() -> bytes:
             try:
-                response = await self._client.get_object(**self._object(key), **wanted)
+                answer = await self._read(key, wanted)
             except ClientError as error:
                 if http_status(error) != 416:
                     raise
                 if start == 0:  # the object is empty
                     return b""
                 raise past_the_end(self.url, key, start, _size_in(error)) from None
-            body = await self._body_of(response, key)
-            if whole or http_status_of(response) == 206:
+            body = answer.body
+            if whole or answer.status == 206:
                 return body
             if start >= len(body) and start > 0:
                 raise past_the_end(self.url, key, start, len(body))
@@ -149,15 +179,15 @@ class S3ObjectStore:
 
         async def read() -> Tail:
             try:
-                response = await self._client.get_object(**self._object(key), Range=f"bytes=-{bytes_max}")
+                answer = await self._read(key, f"bytes=-{bytes_max}")
             except ClientError as error:
                 if http_status(error) != 416:
                     raise
                 return Tail(b"", 0)
-            body = await self._body_of(response, key)
-            if http_status_of(response) != 206:
+            body = answer.body
+            if answer.status != 206:
                 return Tail(body[-bytes_max:], len(body))
-            size = re.fullmatch(r"bytes \d+-(?:\d+|-1)/(\d+)", response.get("ContentRange", ""))  # -1: MinIO, of nothing
+            size = re.fullmatch(r"bytes \d+-(?:\d+|-1)/(\d+)", answer.headers.get("content-range", ""))  # -1: MinIO, of nothing
             if size is None:
                 raise Unavailable(f"{self.url} sent a range of {key} without its size", key=key)
             return Tail(body, int(size[1]))
@@ -246,13 +276,17 @@ class S3ObjectStore:
         finally:
             slots.release()
 
-    async def _body_of(self, response: dict[str, Any], key: str) -> bytes:
-        async with response["Body"] as stream:  # drops the connection where it is left early
-            body: bytes = await stream.read()
+    async def _read(self, key: str, wanted: str | None) -> S3Answer:
+        """Reads an object, or the range of it that `wanted` names."""
+        answer = await self._requests.send("GetObject", self._prefix + key, {} if wanted is None else {"range": wanted})
+        if answer is None:
+            response = await self._client.get_object(**self._object(key), **({} if wanted is None else {"Range": wanted}))
+            async with response["Body"] as stream:  # drops the connection where it is left early
+                answer = _answer_in(response, await stream.read())
         # else a proxy's page would be taken for what is stored, and that for damaged
-        if http_status_of(response) == 200 and not response.get("ETag"):
+        if answer.status == 200 and not answer.headers.get("etag"):
             raise Unavailable(f"{self.url} did not say of which object it sent {key}: {_NOT_A_STORE}", key=key)
-        return body
+        return answer
 
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
@@ -273,8 +307,10 @@ def _observe_dates(client: Any, clock: StoreClock) -> None:
     client.meta.events.register("after-call.s3", answered)
 
 
-def http_status_of(response: dict[str, Any]) -> int:
-    return int(response["ResponseMetadata"]["HTTPStatusCode"])
+def _answer_in(response: dict[str, Any], body: bytes = b"") -> S3Answer:
+    """Returns what botocore has parsed as the answer that it came from."""
+    metadata = response["ResponseMetadata"]
+    return S3Answer(int(metadata["HTTPStatusCode"]), metadata["HTTPHeaders"], body)
 
 
 def _size_in(error: ClientError) -> int | None:

@@ -44,6 +44,7 @@ from metadata.model import TopicPartition
 from tests.simulation.group_brokers import LAYOUT, GroupBroker, GroupBrokers
 from tests.simulation.group_consumers import ANSWER_S, CALL_S, Consumer, GroupLine, Member
 from tests.simulation.kafka_groups import ConsumerBeat, KafkaGroupCalls, stored_as
+from tests.simulation.simulated_process import innermost
 from tests.simulation.virtual_loop import virtual_loop
 
 NOTHING: Final[frozenset[TopicPartitionName]] = frozenset()
@@ -215,6 +216,12 @@ class ReconcilingMember:
 
     async def run(self) -> None:
         """Until `stop`. Raises InstanceFenced where another process took its place."""
+        try:
+            await self._take_part()
+        except BaseExceptionGroup as group:
+            raise innermost(group) from None
+
+    async def _take_part(self) -> None:
         self.polled()
         async with asyncio.TaskGroup() as tasks:
             while not self._stopping:

@@ -38,6 +38,7 @@ from gateway.kafka.protocol.admin_messages import (
     OffsetDeleteResponseTopic,
 )
 from gateway.proto import groups_pb2
+from gateway.topics.describe import fresh_topic
 from metadata.errors import GroupSubscribed, InvalidArgument, NotAuthorized, TidelogError, UnknownGroup, UnknownTopic
 from metadata.groups.model import GroupPhase, check_group_name
 from metadata.groups.reconciliation.group import CLASSIC, CONSUMER, RECONCILING, state_of, type_of
@@ -172,7 +173,7 @@ class KafkaGroupAdmin:
             with one_change(self._broker.guard, call):
                 check_group(group)
                 check_topic(topic.name)
-                count = self._broker.topic_cache.get(topic.name).partition_count
+                count = (await fresh_topic(self._broker, topic.name)).partition_count
                 there = sorted({number for number in numbers if 0 <= number < count})
                 codes = {number: ErrorCode.NONE if number in there else _NO_PARTITION for number in numbers}
                 if there:

@@ -13,7 +13,7 @@ Invariant: an error of one partition or one member stands in its place, and refu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gateway.access.authorization import check_group, check_topic, may_see_topic
@@ -56,11 +56,11 @@ from gateway.kafka.protocol.client_messages import (
 )
 from gateway.kafka.protocol.primitives import ZERO_UUID
 from gateway.telemetry.request_context import note_deadline
-from gateway.topics.names import NamedPartition, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, resolve_partitions
 from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
-from metadata.model import TopicId, TopicPartition
+from metadata.model import Partition, TopicId, TopicPartition
 
 # Kinds of coordinators: of groups, of transactions, of share groups.
 GROUP: Final = 0
@@ -227,15 +227,17 @@ class KafkaGroups:
 
     async def commit(self, call: KafkaCall, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Commits offsets of a member, or of a group without members."""
-        named = [
-            (self._name(each.name, each.topic_id, by_id=call.version >= BY_ID), partition)
-            for each in request.topics
-            for partition in each.partitions
-        ]
+        asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes: dict[int, int] = {}
         try:
             self._check_coordinated(call, request.group_id)
-            resolved = await self._resolve([(name, partition.partition_index) for name, partition in named])
+            if call.version >= BY_ID:
+                await self._hear_of_ids((topic.topic_id, partition.partition_index) for topic, partition in asked)
+            named = [
+                (self._name(topic.name, topic.topic_id, by_id=call.version >= BY_ID), partition.partition_index)
+                for topic, partition in asked
+            ]
+            resolved = await self._resolve(named)
             offsets = {
                 at: CommittedOffset(
                     offset=partition.committed_offset,
@@ -243,7 +245,7 @@ class KafkaGroups:
                     metadata=partition.committed_metadata or "",
                     committed_at_ms=0,
                 )
-                for at, (_, partition) in zip(resolved, named, strict=True)
+                for at, (_, partition) in zip(resolved, asked, strict=True)
                 if isinstance(at, TopicPartition)
             }
             refused: Mapping[TopicPartition, TidelogError] = {}
@@ -259,8 +261,8 @@ class KafkaGroups:
                 error = at if isinstance(at, TidelogError) else refused.get(at)
                 codes[index] = ErrorCode.NONE if error is None else group_topic_code(error, by_id=call.version >= BY_ID)
         except TidelogError as error:
-            codes = dict.fromkeys(range(len(named)), group_code(error))
-        rest = iter(codes[index] for index in range(len(named)))
+            codes = dict.fromkeys(range(len(asked)), group_code(error))
+        rest = iter(codes[index] for index in range(len(asked)))
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -307,6 +309,10 @@ class KafkaGroups:
         by_id = call.version >= BY_ID
         try:
             self._check_coordinated(call, asked.group_id)
+            if by_id and asked.topics is not None:
+                await self._hear_of_ids((topic.topic_id, number) for topic in asked.topics for number in topic.partition_indexes)
+            else:  # this view may have a deleted topic of a name that was used again; its offsets mean nothing in the new one
+                await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
             stored = await self._broker.groups.offsets(asked.group_id, MemberId(asked.member_id or ""), asked.member_epoch)
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
@@ -368,6 +374,15 @@ class KafkaGroups:
         ]
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _hear_of_ids(self, partitions: Iterable[tuple[bytes, int]]) -> None:
+        """Returns when this broker's view has each of these partitions that exists. Raises Unavailable.
+
+        A client may have learned of a topic at another broker. Clients end for an unknown topic, and repeat the request for an
+        error of the group.
+        """
+        known = [TopicPartition(TopicId(topic_id.hex()), Partition(number)) for topic_id, number in partitions]
+        await self._broker.topic_cache.hear_of(known, timeout_s=LOOKUP_S)
 
     def _name(self, name: str, topic_id: bytes, *, by_id: bool) -> _Named | TidelogError:
         """Returns how the store names the topic; UnknownTopic for an id that is not known here."""

@@ -124,6 +124,9 @@ class ModelTopics:
     async def hear_of(self, partitions: Iterable[TopicPartition], *, timeout_s: float) -> None:
         """Each is known."""
 
+    async def catch_up_with_all(self, *, timeout_s: float) -> None:
+        """None has changed."""
+
 
 def id_of(topic: str) -> TopicId:
     """A topic's id is its name here, as hex digits."""

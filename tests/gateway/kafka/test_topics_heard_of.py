@@ -1,0 +1,167 @@
+"""Committed offsets of topics that a client knows and the coordinator's view has not yet: on a virtual clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.call import KafkaCall
+from gateway.kafka.errors import ErrorCode
+from gateway.kafka.group_admin import KafkaGroupAdmin
+from gateway.kafka.groups import BY_ID, KafkaGroups
+from gateway.kafka.listener_config import Route
+from gateway.kafka.protocol.admin_messages import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from gateway.kafka.protocol.client_messages import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from metadata.errors import TidelogError, Unavailable
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.topics.topic import Topic
+from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
+from tests.kit.gateway.reported_log import topic
+
+MADE_AGAIN = topic(topic_id="c" * 32)
+BY_NAME = BY_ID - 1
+
+
+class LaggingView(View):
+    """A view that knows whether the store has changes that it has not heard of."""
+
+    is_behind = True
+
+    async def catch_up_with_all(self, *, timeout_s: float) -> None:
+        if self.is_behind and not await self.wait_for(Revision(1), timeout_s):
+            raise Unavailable("the watch has not answered in time")
+
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        await self.catch_up_with_all(timeout_s=timeout_s)
+
+
+class Coordinator(World):
+    """A broker that coordinates a group with these committed offsets, by topic id."""
+
+    def __init__(self, here: Topic | None, store: Topic | None, **committed: int) -> None:
+        super().__init__(here, store)
+        self.view = LaggingView(*([here] if here else []))
+        self.broker.topic_cache = self.view  # type: ignore[misc,assignment]  # a double
+        self.written: dict[TopicPartition, CommittedOffset] = {}
+        self._stored = {
+            TopicPartition(TopicId(topic_id), Partition(0)): CommittedOffset(offset=offset, committed_at_ms=0)
+            for topic_id, offset in committed.items()
+        }
+        self.broker.groups = SimpleNamespace(  # type: ignore[misc,assignment]  # a double
+            check_here=lambda _: None, offsets=self._offsets, commit=self._commit
+        )
+        self.groups = KafkaGroups(self.broker, Any, InterruptibleWaits())  # type: ignore[arg-type]  # no leader is looked up
+
+    async def _offsets(self, *_: object) -> StoredOffsets:
+        known = {each.id for each in self.view.topics.values()}
+        return StoredOffsets({at: offset for at, offset in self._stored.items() if at.topic_id in known}, {})
+
+    async def _commit(self, *asked: Any) -> dict[TopicPartition, TidelogError]:
+        self.written |= asked[-1]
+        return {}
+
+    async def fetched(self, version: int, of: Topic | None) -> tuple[int, int, int]:
+        """The error of the group, the error of partition 0, and its committed offset; `of` None: of all topics."""
+        topics = None
+        if of is not None:
+            named = {"topic_id": bytes.fromhex(of.id)} if version >= BY_ID else {"name": of.name}
+            topics = [OffsetFetchRequestTopics(**named, partition_indexes=[0])]
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+        [group] = (await self.groups.fetch_offsets(call(version), request)).groups
+        found = [each for topic in group.topics for each in topic.partitions]
+        return (group.error_code, found[0].error_code, found[0].committed_offset) if found else (group.error_code, 0, -1)
+
+
+def call(version: int) -> KafkaCall:
+    connection: Any = SimpleNamespace(listener=SimpleNamespace(route=Route.DIRECT))
+    return KafkaCall(connection, version, "tests", None)
+
+
+def commit_of(of: Topic, offset: int) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    return OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(topic_id=bytes.fromhex(of.id), partitions=[partition])]
+    )
+
+
+def test_a_topic_that_a_client_names_by_its_id_is_not_called_unknown_before_the_coordinator_has_caught_up() -> None:
+    async def scenario() -> None:
+        world = Coordinator(None, topic())
+        world.view.hears(LAG_S, topic())
+        assert await world.fetched(BY_ID, topic()) == (ErrorCode.NONE, ErrorCode.NONE, -1), "nothing is committed"
+        behind = Coordinator(None, topic())
+        assert (await behind.fetched(BY_ID, topic()))[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    simulated(scenario)
+
+
+def test_a_commit_by_a_topic_id_waits_until_the_coordinator_has_heard_of_it() -> None:
+    async def scenario() -> None:
+        world = Coordinator(None, topic())
+        world.view.hears(LAG_S, topic())
+        [answered] = (await world.groups.commit(call(BY_ID), commit_of(topic(), 7))).topics
+        assert [each.error_code for each in answered.partitions] == [ErrorCode.NONE]
+        assert [offset.offset for offset in world.written.values()] == [7]
+        behind = Coordinator(None, topic())
+        [answered] = (await behind.groups.commit(call(BY_ID), commit_of(topic(), 7))).topics
+        assert [each.error_code for each in answered.partitions] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_offsets_of_a_former_topic_are_not_taken_for_those_of_the_one_that_was_made_again(is_named: bool) -> None:
+    async def scenario() -> None:
+        world = Coordinator(topic(), MADE_AGAIN, **{topic().id: 500})
+        world.view.hears(LAG_S, MADE_AGAIN)
+        asked = MADE_AGAIN if is_named else None
+        assert await world.fetched(BY_NAME, asked) == (ErrorCode.NONE, ErrorCode.NONE, -1)
+
+    simulated(scenario)
+
+
+def test_a_view_that_is_current_answers_at_once() -> None:
+    async def scenario() -> None:
+        world = Coordinator(topic(), topic(), **{topic().id: 7})
+        world.view.is_behind = False
+        assert await world.fetched(BY_NAME, topic()) == (ErrorCode.NONE, ErrorCode.NONE, 7)
+        assert await world.fetched(BY_ID, topic()) == (ErrorCode.NONE, ErrorCode.NONE, 7)
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("here", [None, topic(partition_count=1)], ids=["made", "grown"])
+def test_an_operator_deletes_offsets_of_partitions_that_the_coordinator_had_not_heard_of(here: Topic | None) -> None:
+    async def scenario() -> None:
+        world = Coordinator(here, topic(partition_count=2))
+        world.view.hears(LAG_S, topic(partition_count=2))
+        asked: list[Any] = []
+
+        async def noted(request: Any) -> None:
+            asked.append(request)
+
+        world.broker.group_operations = SimpleNamespace(describe=noted, delete_offsets=noted)  # type: ignore[misc,assignment]
+        world.broker.guard = None  # type: ignore[misc]
+        partitions = [OffsetDeleteRequestPartition(partition_index=number) for number in range(3)]
+        request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="orders", partitions=partitions)])
+        [answered] = (await KafkaGroupAdmin(world.broker).delete_offsets(call(0), request)).topics
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [each.error_code for each in answered.partitions] == [ErrorCode.NONE, ErrorCode.NONE, unknown]
+        assert list(asked[-1].topics[0].partitions) == [0, 1]
+
+    simulated(scenario)

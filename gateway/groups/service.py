@@ -30,7 +30,6 @@ from metadata.groups.settings import GroupSettings
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
-from metadata.topics.registry import TopicRegistry
 
 
 class GroupService:
@@ -77,9 +76,7 @@ class GroupService:
             hear_of=lambda partitions: topics.hear_of(partitions, timeout_s=LOOKUP_S),
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
-        here = LocalGroupAdmin(
-            self.coordinated, log, topics, read_topic=TopicRegistry(store, layout).get, broker_id=broker_id, now_ms=now_ms
-        )
+        here = LocalGroupAdmin(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
         self.operations = GroupAdmin(store, layout, self.routed, here)
         self._upkeep = GroupMaintenance(
             store,

@@ -2,6 +2,9 @@
 
   seek    committed offsets, ends of the logs ─▶ seek.py computes the targets ─▶ committed by hand, on an empty group only
 
+Before a change, the view of the topics catches up with the metadata store. Another broker may have created, grown or recreated a
+topic that the operator names, or that the group has read.
+
 Invariants: `validate_only` writes nothing. A seek whose target is unknown for one partition moves none. At most 128 offsets are
 written
 at one instant: if a longer seek fails half-way, each partition says whether it was moved.
@@ -10,8 +13,8 @@ at one instant: if a longer seek fails half-way, each partition says whether it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, Protocol
 
 from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.groups.admin.descriptions import assigned_partitions, sum_lags
@@ -27,7 +30,6 @@ from gateway.topics.names import LOOKUP_S, check_topic_id, named, partition_of
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
-    NotFound,
     TidelogError,
     Unavailable,
     UnknownGroup,
@@ -50,6 +52,14 @@ UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
 NOWHERE: Final = SeekResult(-1)
 
 
+class FollowedTopics(KnownTopics, Protocol):
+    """Offers the topics of metadata/topics/cache.py's TopicCache, and waits for changes of them."""
+
+    async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None: ...
+
+    async def catch_up_with_all(self, *, timeout_s: float) -> None: ...
+
+
 class LocalGroupAdmin:
     """Carries out what operators ask of the groups that this broker coordinates."""
 
@@ -57,22 +67,23 @@ class LocalGroupAdmin:
         self,
         coordinator: GroupCoordinator,
         log: LogService,
-        topics: KnownTopics,
+        topics: FollowedTopics,
         *,
-        read_topic: Callable[[str], Awaitable[Topic]],
         broker_id: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`log` serves the whole cluster. `read_topic` asks the metadata store for a topic that is not among `topics`."""
+        """`log` serves the whole cluster."""
         self._coordinator = coordinator
         self._log = log
         self._topics = topics
-        self._read_topic = read_topic
         self._broker_id = broker_id
         self.lag = GroupLag(log, topics, now_ms=now_ms)
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
-        """Describes the group. Raises UnknownGroup, and what keeps this broker from coordinating it."""
+        """Describes the group. Raises UnknownGroup, and what keeps this broker from coordinating it.
+
+        Raises Unavailable if this broker's view lacks topics that the group has read, and does not catch up.
+        """
         group = await self._coordinator.describe(request.group)
         found = groups_pb2.GroupDescription(
             group=request.group,
@@ -87,6 +98,7 @@ class LocalGroupAdmin:
         )
         if not request.without_lags:
             stored = await self._coordinator.offsets(request.group)
+            await self._topics.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOKUP_S)
             found.lags.extend(await self.lag.lags(stored, owners(group, self._topics)))
             sum_lags(found)
         return found
@@ -102,7 +114,7 @@ class LocalGroupAdmin:
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest) -> groups_pb2.DeleteOffsetsResponse:
         """Returns what was committed of the named ones, of topics that no member subscribes to.
 
-        Raises UnknownGroup, GroupNotEmpty, GroupSubscribed, UnknownTopic, UnknownPartition.
+        Raises UnknownGroup, GroupNotEmpty, GroupSubscribed, UnknownTopic, UnknownPartition; Unavailable as `seek`.
         """
         name = request.group
         if not request.topics:
@@ -111,7 +123,8 @@ class LocalGroupAdmin:
             )
         names = {each.topic for each in request.topics}
         check_unsubscribed(name, await self._coordinator.describe(name), names)
-        chosen = await self._chosen(request.topics)
+        await self._topics.catch_up_with_all(timeout_s=LOOKUP_S)
+        chosen = self._chosen(request.topics)
         stored = await self._coordinator.offsets(name)
         found = {at: topic for at, topic in chosen.items() if at in stored.committed or at in stored.damaged}
         if found and not request.validate_only:
@@ -123,7 +136,8 @@ class LocalGroupAdmin:
         """Moves committed offsets and returns each move. With `validate_only` each partition has its own error; else the first one
         is raised.
 
-        Without topics, all that the group has committed moves. A seek that names topics creates a missing group.
+        Without topics, all that the group has committed moves. A seek that names topics creates a missing group. Raises Unavailable
+        if this broker's view of the topics does not catch up.
         """
         name, to = request.group, seek_to(request)
         check_seek(to)
@@ -133,7 +147,8 @@ class LocalGroupAdmin:
             if not request.topics:
                 raise
         committed, damaged = await self._coordinator.offsets(name)
-        chosen = await self._chosen(request.topics) if request.topics else self._still_there([*committed, *damaged])
+        await self._topics.catch_up_with_all(timeout_s=LOOKUP_S)
+        chosen = self._chosen(request.topics) if request.topics else self._still_there([*committed, *damaged])
         if not chosen:
             raise InvalidArgument(
                 f"group {name} has committed nothing that could be moved", hint="Name topics to seek in.", field="topics"
@@ -203,34 +218,18 @@ class LocalGroupAdmin:
             raise Unavailable(f"the first record of {partition} after that time was not found in {LOOKUP_TIMEOUT_S:g} s") from None
         return None if found is None else int(found.offset)
 
-    async def _chosen(self, topics: Iterable[groups_pb2.TopicPartitions]) -> dict[TopicPartition, Topic]:
-        """Returns the named partitions. Raises UnknownTopic, also for a mismatched id, UnknownPartition, and Unavailable if the
-        metadata store does not answer."""
+    def _chosen(self, topics: Iterable[groups_pb2.TopicPartitions]) -> dict[TopicPartition, Topic]:
+        """Returns the named partitions. Raises UnknownTopic, also for a mismatched id, and UnknownPartition."""
         found: dict[TopicPartition, Topic] = {}
         for asked in topics:
-            try:
-                found |= _partitions_of(self._topics.get(asked.topic), asked)
-            except NotFound:  # unknown to this broker's view: another broker may have just created or extended it
-                found |= _partitions_of(await self._topic_from_store(asked.topic), asked)
+            topic = self._topics.get(asked.topic)
+            check_topic_id(topic, asked.topic_id)
+            found |= {partition_of(topic, number): topic for number in asked.partitions or range(topic.partition_count)}
         return found
-
-    async def _topic_from_store(self, name: str) -> Topic:
-        try:
-            async with asyncio.timeout(LOOKUP_S):
-                return await self._read_topic(name)
-        except TimeoutError:
-            raise Unavailable(
-                f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name
-            ) from None
 
     def _still_there(self, committed: Iterable[TopicPartition]) -> dict[TopicPartition, Topic]:
         found = {at: topic for at in committed if (topic := self.lag.topic_of(at)) is not None}
         return dict(sorted(found.items(), key=lambda item: (item[1].name, item[0])))
-
-
-def _partitions_of(topic: Topic, asked: groups_pb2.TopicPartitions) -> dict[TopicPartition, Topic]:
-    check_topic_id(topic, asked.topic_id)
-    return {partition_of(topic, number): topic for number in asked.partitions or range(topic.partition_count)}
 
 
 def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:

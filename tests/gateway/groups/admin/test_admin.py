@@ -131,21 +131,29 @@ def test_every_broker_moves_and_deletes_at_the_coordinator(tmp_path: Path) -> No
     serve(tmp_path, scenario)
 
 
-def test_a_topic_that_was_just_made_elsewhere_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_was_just_made_elsewhere_is_heard_of_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its coordinator has not heard of it: neither a seek there, nor a deletion, must call it unknown."""
 
     async def scenario(brokers: Brokers) -> None:
         operations = brokers.coordinator("billing").group_operations
-        get = TopicCache.get
+        cache, get, catch_up = brokers.coordinator("billing").topic_cache, TopicCache.get, TopicCache.catch_up_with_all
+        lags = True
 
-        def not_heard_of(self: TopicCache, name: str) -> Topic:
-            if name == "orders" and self is brokers.coordinator("billing").topic_cache:
+        def get_if_heard_of(self: TopicCache, name: str) -> Topic:
+            if lags and name == "orders" and self is cache:
                 raise UnknownTopic("there is no topic orders")
             return get(self, name)
 
-        monkeypatch.setattr(TopicCache, "get", not_heard_of)
+        async def hear(self: TopicCache, *, timeout_s: float) -> None:
+            nonlocal lags
+            await catch_up(self, timeout_s=timeout_s)
+            lags = False
+
+        monkeypatch.setattr(TopicCache, "get", get_if_heard_of)
+        monkeypatch.setattr(TopicCache, "catch_up_with_all", hear)
         moved = await seek(operations, topic_part("orders", 1), latest=True)
         assert [(row.partition, row.after, row.HasField("error")) for row in moved] == [(1, 3, False)]
+        lags = True
         assert await delete_offsets(operations, topic_part("orders", 1)) == [(1, 3)]
         with pytest.raises(UnknownTopic):
             await seek(operations, topic_part("gone", 1), latest=True)

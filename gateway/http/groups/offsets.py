@@ -35,7 +35,7 @@ from gateway.http.problem_details import error_members
 from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
-from gateway.topics.names import NamedPartition, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, resolve_partitions
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
 from metadata.groups.offsets import CommittedOffset
@@ -62,6 +62,8 @@ class HttpGroupOffsets:
                 owner = CursorOwner(self._broker.cluster_id, call.group, call.member_id)
                 cursor = decode_cursor(body.cursor, owner)
                 check_generation(cursor, member)
+                # The client may leave the group after this answer, so nothing may be left for a later request.
+                await self._broker.topic_cache.hear_of(cursor.uncommitted, timeout_s=LOOKUP_S)
                 cursor, answers = await self.commit_cursor(member, cursor)
                 await call.answer(CommitAnswer(offsets=answers, cursor=encode_cursor(cursor, owner)))
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, NamedTuple, cast
 
+import msgspec
 import pytest
 
 from gateway.api import BrokerApi
 from gateway.grpc.consume.messages import ConsumeOptions
 from gateway.grpc.consume.service import GrpcConsume
-from gateway.http.groups.cursor import Cursor, CursorEntry
+from gateway.http.groups.cursor import Cursor, CursorEntry, CursorOwner, encode_cursor
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.records import HttpGroupRecords, _ReadRequest
@@ -207,6 +209,56 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
         assert committed == [P0]
         assert [answer.offset for answer in reported] == [7]
         assert cursor.uncommitted == {unknown_here: 9}, "it is committed with a later request"
+
+    simulated(scenario)
+
+
+class CommitCall(NamedTuple):
+    """A request that commits a cursor, as HttpGroupOffsets handles it."""
+
+    group: str
+    member_id: MemberId
+    body: bytes
+    answers: list[Any]
+
+    def query(self) -> None: ...
+
+    def with_hints(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def answer(self, body: Any) -> None:
+        self.answers.append(body)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_commit_of_a_cursor_is_not_answered_before_this_broker_has_heard_of_all_topics_in_it(hears: bool) -> None:
+    """The client may leave the group with the answer: what the answer leaves out is lost."""
+
+    async def scenario() -> None:
+        committed: list[TopicPartition] = []
+
+        async def commit(*who: Any, only_forward: bool) -> dict[TopicPartition, Exception]:
+            committed.extend(who[-1])
+            return {}
+
+        payments = topic("payments", OTHER)
+        world = World(topic(), payments)
+        if hears:
+            world.view.hears(LAG_S, payments)
+        world.broker.cluster_id, world.broker.groups = "c", SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]
+        owner, place = CursorOwner("c", "g", MemberId("m")), TopicPartition(OTHER, Partition(0))
+        read = {P0: CursorEntry(7, must_stay=True), place: CursorEntry(9, must_stay=True)}
+        body = {"generation": 1, "cursor": encode_cursor(Cursor(Generation(1), read), owner)}
+        call = CommitCall("g", MemberId("m"), msgspec.json.encode(body), [])
+        committing = HttpGroupOffsets(world.broker).commit(cast(Any, call))
+        if not hears:
+            with pytest.raises(Unavailable):
+                await committing
+            assert committed == []
+            return
+        await committing
+        assert committed == [P0, place]
+        assert [(each.topic, each.offset) for each in call.answers[0].offsets] == [("orders", 7), ("payments", 9)]
 
     simulated(scenario)
 

@@ -103,6 +103,31 @@ async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
     return broker.topic_cache.get(name)
 
 
+async def topic_with(broker: TopicLookup, name: str, partition: int = 0, *, topic_id: str = "", waits: bool = True) -> Topic:
+    """Returns the topic, which has this partition, and this id if one is named.
+
+    Where this broker's view lacks any of it, the view catches up first: another broker may have created, grown or recreated the
+    topic. `waits` False: the present view decides, for a call that another broker repeats. Raises NotAuthorized, InvalidName,
+    UnknownTopic, UnknownPartition; Unavailable if the view does not catch up in time.
+    """
+    check_topic(name)
+    check_topic_name(name)
+    try:
+        return _checked_topic(broker, name, partition, topic_id)
+    except NotFound:
+        if not waits:
+            raise
+        await broker.topic_cache.catch_up(name, timeout_s=LOOKUP_S)
+        return _checked_topic(broker, name, partition, topic_id)
+
+
+def _checked_topic(broker: TopicLookup, name: str, partition: int, topic_id: str) -> Topic:
+    topic = broker.topic_cache.get(name)
+    check_topic_id(topic, topic_id)
+    partition_of(topic, partition)
+    return topic
+
+
 async def has_caught_up_with(broker: TopicLookup, partitions: Collection[TopicPartition]) -> bool:
     """Waits a moment until this broker's view has each of these partitions that exists. Returns False where it may lack one."""
     try:

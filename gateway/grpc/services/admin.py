@@ -12,7 +12,6 @@ from gateway.api import BrokerApi
 from gateway.grpc.calls import MethodHandler, unary, unary_by_origin
 from gateway.proto import admin_pb2
 from gateway.proto.status import to_status
-from gateway.records.append import topic_named
 from gateway.topics.describe import (
     PartitionDescription,
     described_topic,
@@ -21,7 +20,7 @@ from gateway.topics.describe import (
     partition_leaders,
     partition_states,
 )
-from gateway.topics.names import check_topic_id, naming, partition_of
+from gateway.topics.names import naming, partition_of, topic_with
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -147,8 +146,7 @@ class ClusterService:
         return admin_pb2.BrokerDrain(**state._asdict())
 
     async def explain(self, request: admin_pb2.ExplainOffsetRequest, forwarded: bool) -> Message:
-        topic = topic_named(self._broker, request.topic)
-        check_topic_id(topic, request.topic_id)
+        topic = await topic_with(self._broker, request.topic, request.partition, topic_id=request.topic_id, waits=not forwarded)
         log = self._broker.local_log if forwarded else self._broker.cluster_log
         with naming(topic):
             found = await log.explain(partition_of(topic, request.partition), request.offset)

@@ -19,7 +19,7 @@ from gateway.proto.status import to_status
 from gateway.records.append import topic_named
 from gateway.routing.local_log import TOPIC_WAIT_S
 from gateway.routing.log_service import EpochQuestion, LogService
-from gateway.topics.names import check_topic_id, named, naming, partition_of
+from gateway.topics.names import check_topic_id, named, naming, partition_of, topic_with
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
 from metadata.model import ProducerId, Revision, TopicPartition
 from segments.partition.partition_log import Bounds, check_epoch
@@ -101,8 +101,7 @@ class GrpcLogService:
         return response
 
     async def delete_records(self, request: log_pb2.DeleteRecordsRequest, forwarded: bool) -> log_pb2.DeleteRecordsResponse:
-        topic = topic_named(self._broker, request.topic)
-        check_topic_id(topic, request.topic_id)
+        topic = await topic_with(self._broker, request.topic, request.partition, topic_id=request.topic_id, waits=not forwarded)
         log = self._broker.local_log if forwarded else self._broker.cluster_log
         note_validate_only(request.validate_only)
         with naming(topic):

@@ -22,10 +22,9 @@ from gateway.http.admin.openapi import document
 from gateway.http.admin.struct_route import StructRoute
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
-from gateway.records.append import topic_named
 from gateway.routing.log_service import EpochQuestion
 from gateway.topics.describe import PartitionDescription, described_topic, listed_topics, partition_states
-from gateway.topics.names import naming, partition_of
+from gateway.topics.names import naming, partition_of, topic_with
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import describe_settings
 from metadata.topics.topic import Topic
@@ -276,7 +275,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
     async def explain(
         topic: PlainName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
     ) -> ExplanationAnswer:
-        found = topic_named(broker, topic)
+        found = await topic_with(broker, topic, partition)
         with naming(found):
             explained = await broker.cluster_log.explain(partition_of(found, partition), offset)
         facts = explained._asdict()
@@ -292,7 +291,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         ] = None,
     ) -> EpochEndAnswer:
         """Returns where the records of a leader epoch end, for detecting truncation. 503 for an epoch above the leader's."""
-        found = topic_named(broker, topic)
+        found = await topic_with(broker, topic, partition)
         question = EpochQuestion(partition_of(found, partition), leader_epoch, current_leader_epoch)
         with naming(found):
             [end] = await broker.cluster_log.ends_of_epochs([question])
@@ -305,7 +304,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         topic: PlainName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
     ) -> LogStartAnswer:
         """Raises the log start. Records before it can no longer be read, and are deleted from the bucket later."""
-        found = topic_named(broker, topic)
+        found = await topic_with(broker, topic, partition)
         note_validate_only(validate_only)
         with naming(found):
             log_start_offset = await broker.cluster_log.delete_records(

@@ -24,12 +24,11 @@ from gateway.http.records.event_ids import decode_event_id
 from gateway.http.records.produce import ARROW, JSON, NDJSON
 from gateway.http.records.stream import Limits, RecordStream
 from gateway.http.request import INT64_MAX, Headers, Query, Request
-from gateway.records.append import topic_named
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
-from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
+from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of, topic_with
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition, check_client_rack
 from metadata.topics.topic import Topic
@@ -56,8 +55,9 @@ class HttpFetch:
         self.budget = ResponseBudget(broker.settings, waits)
 
     async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
-        topic = topic_named(self._broker, topic_name)
-        partition = partition_of(topic, _partition_number(partition_text))
+        number = _partition_number(partition_text)
+        topic = await topic_with(self._broker, topic_name, number)
+        partition = partition_of(topic, number)
         query = request.query(_PARTITION_QUERY)
         limits = limits_of(query, self._broker.settings)
         current_leader_epoch = query.integer("current_leader_epoch", least=0, most=EPOCH_MAX)
@@ -82,7 +82,7 @@ class HttpFetch:
                 await self._send_once(request, answer_type, target, limits)
 
     async def topic(self, request: Request, topic_name: str) -> None:
-        topic = topic_named(self._broker, topic_name)
+        topic = await topic_with(self._broker, topic_name)
         query = request.query(_QUERY)
         limits = limits_of(query, self._broker.settings)
         answer_type = request.accepted((NDJSON, EVENTS))

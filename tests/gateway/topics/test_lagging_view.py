@@ -1,0 +1,115 @@
+"""A topic that a request names before this broker has heard of it: on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.grpc.services.admin import ClusterService
+from gateway.grpc.services.log import GrpcLogService
+from gateway.proto import admin_pb2, log_pb2
+from gateway.topics.names import LOOKUP_S, topic_with
+from metadata.errors import Unavailable, UnknownPartition, UnknownTopic
+from metadata.model import Offset, Revision, TopicPartition
+from metadata.topics.topic import Topic
+from segments.read.record_lookup import Explanation
+from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
+from tests.kit.gateway.reported_log import topic
+from tests.simulation.virtual_loop import virtual_loop
+
+GROWN = topic(partition_count=4)
+MADE_AGAIN = topic(topic_id="c" * 32)
+
+
+class LaggingView(View):
+    """A view that looks up one topic, and hears of its present state after a while."""
+
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        if not await self.wait_for(Revision(1), timeout_s):
+            raise Unavailable("the watch has not answered in time")
+
+
+def lagging(here: Topic | None, *, hears: Topic | None = None) -> World:
+    world = World(here, hears)
+    world.view = LaggingView(*([here] if here else []))
+    world.broker.topic_cache = world.view  # type: ignore[misc,assignment]  # a double
+    if hears is not None:
+        world.view.hears(LAG_S, hears)
+    return world
+
+
+@pytest.mark.parametrize("here", [None, topic(), topic(topic_id="b" * 32, partition_count=4)], ids=["made", "grown", "made again"])
+def test_a_topic_is_found_once_this_broker_has_heard_of_it(here: Topic | None) -> None:
+    async def scenario() -> None:
+        world = lagging(here, hears=GROWN)
+        assert await topic_with(world.broker, "orders", 3, topic_id=GROWN.id) == GROWN
+        assert LAG_S <= virtual_loop().time() < LAG_S + 0.1
+
+    simulated(scenario)
+
+
+def test_what_does_not_exist_is_unknown_once_this_broker_has_caught_up_and_not_before() -> None:
+    async def scenario() -> None:
+        world = lagging(topic(), hears=topic())
+        with pytest.raises(UnknownTopic):
+            await topic_with(world.broker, "payments")
+        with pytest.raises(UnknownPartition):
+            await topic_with(world.broker, "orders", 7)
+        with pytest.raises(UnknownTopic):
+            await topic_with(world.broker, "orders", topic_id=MADE_AGAIN.id)
+        began_s, behind = virtual_loop().time(), lagging(topic())
+        with pytest.raises(Unavailable):
+            await topic_with(behind.broker, "payments")
+        assert virtual_loop().time() - began_s <= LOOKUP_S + 0.1
+
+    simulated(scenario)
+
+
+def test_what_is_known_and_a_call_of_another_broker_cost_no_look() -> None:
+    async def scenario() -> None:
+        world = lagging(topic())
+        assert await topic_with(world.broker, "orders", 1) == topic()
+        with pytest.raises(UnknownTopic):
+            await topic_with(world.broker, "payments", waits=False)
+        assert virtual_loop().time() == 0
+
+    simulated(scenario)
+
+
+class Log:
+    """A log that notes which partitions it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[TopicPartition] = []
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool) -> Offset:
+        self.asked.append(partition)
+        return Offset(before_offset)
+
+    async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
+        self.asked.append(partition)
+        return Explanation("key", 0, 1, Offset(offset), Offset(offset), 0, 0, False)  # type: ignore[arg-type]
+
+
+async def deletes(broker: Any) -> None:
+    service = GrpcLogService.__new__(GrpcLogService)
+    service._broker = broker
+    await service.delete_records(log_pb2.DeleteRecordsRequest(topic="orders", partition=3, before_offset=5), False)
+
+
+async def explains(broker: Any) -> None:
+    await ClusterService(broker).explain(admin_pb2.ExplainOffsetRequest(topic="orders", partition=3, offset=5), False)
+
+
+@pytest.mark.parametrize("ask", [deletes, explains])
+def test_a_call_over_grpc_waits_until_this_broker_has_heard_of_the_partition(ask: Callable[[Any], Awaitable[None]]) -> None:
+    async def scenario() -> None:
+        world, log = lagging(topic(), hears=GROWN), Log()
+        broker = SimpleNamespace(topic_cache=world.view, cluster_log=log)
+        await ask(broker)
+        assert [at.partition for at in log.asked] == [3]
+
+    simulated(scenario)

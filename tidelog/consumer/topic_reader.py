@@ -38,6 +38,11 @@ class _Begin(NamedTuple):
     # Where it ends, or why that is not known; empty for who follows.
     ends: Mapping[int, OffsetRange | TidelogError]
 
+    @property
+    def is_unknown(self) -> bool:
+        """Returns whether a broker says that there is no such topic, at least not of this id."""
+        return any(isinstance(found, UnknownTopic) for found in (*self.starts.values(), *self.ends.values()))
+
 
 class TopicReader:
     """Reads topics without a group."""
@@ -93,10 +98,19 @@ class TopicReader:
             route = await self._connection.route(topic, fresh=True)
             if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
                 route = await self._connection.route(topic, from_store=True)
+            while True:
+                begin = await self._begin_in(route)
+                # A broker that lags has named a deleted topic. Nothing of it was read, so the present one is read instead.
+                now = await self._connection.route(topic) if begin.is_unknown else route
+                if now.topic_id == route.topic_id:
+                    return begin
+                route = now
         except UnknownTopic:
             if self.subscription.pattern is None:
                 raise
             return None
+
+    async def _begin_in(self, route: TopicRoute) -> _Begin:
         starts = await starting_offsets(self._connection, route, self._start, self._partitions)
         sound = sorted(partition for partition, offset in starts.items() if not isinstance(offset, TidelogError))
         ends = {} if self._follow else await ranges_or_errors(self._connection, route, sound)

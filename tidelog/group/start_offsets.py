@@ -84,6 +84,9 @@ class StartOffsets:
         epoch_ends = await self._epoch_ends(routes, committed)
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
         ranges = await self._ranges(routes, asked if self._rules.policy is not StartPolicy.ERROR or not self._follow else [])
+        for (topic, _), ends in ranges.items():
+            if isinstance(ends, UnknownTopic):  # the route came from a broker that lags: the topic is gone, or was made again
+                raise Unavailable(f"topic {topic} was deleted or made again a moment ago")
         return {
             partition: self._start(
                 partition, routes[partition[0]], committed.get(partition), ranges.get(partition), epoch_ends.get(partition)

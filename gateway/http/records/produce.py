@@ -58,12 +58,14 @@ from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
 from metadata.errors import (
     InvalidArgument,
     InvalidTimestamp,
+    NoLeader,
     OutcomeUnknown,
     StaleRouting,
     Throttled,
     TidelogError,
     TooLarge,
     UnknownPartition,
+    UnknownTopic,
 )
 from metadata.model import ProducerId, Revision
 from segments.byte_budget import Admission
@@ -148,7 +150,7 @@ class HttpProduce:
     async def _append(
         self, produce: ProduceRequest, target: AppendTarget, media_type: str, body: bytes, options: Options, admission: Admission
     ) -> tuple[Plan, AppendTarget]:
-        """Plans the batches and appends them; plans again where the topic has grown meanwhile, and no leader took a batch.
+        """Plans the batches and appends them; plans again where the topic has changed meanwhile, and no leader took a batch.
 
         Returns the plan without the records, and the target of the batches.
         """
@@ -156,7 +158,7 @@ class HttpProduce:
             with explaining_limit(target):
                 try:
                     plan, continues = await self._planned(media_type, body, options, target, produce.log)
-                except UnknownPartition:
+                except (UnknownPartition, UnknownTopic):  # another broker may have grown the topic, or made it again
                     caught_up = await target_caught_up(self._broker, target.topic.name, options.deadline)
                     if caught_up.topic == target.topic:
                         raise
@@ -170,7 +172,7 @@ class HttpProduce:
 
     async def _outcomes(self, produce: ProduceRequest, target: AppendTarget, options: Options, size_bytes: int) -> list[Outcome]:
         """Returns the outcome of each batch, with errors that a client understands. Raises the error that all batches share."""
-        found = await produce.outcomes()
+        found = await self._of_present_topic(await produce.outcomes(), target, options.deadline)
         await self._catch_up_with(found, options.deadline)
         failed = list({id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values())
         for error in failed:
@@ -221,6 +223,24 @@ class HttpProduce:
             await log.check_not_sealed()  # else the next leader may have written what is refused here
             raise
         return keyed.plan, keyed.continues
+
+    async def _of_present_topic(self, found: list[Outcome], target: AppendTarget, deadline: Deadline) -> list[Outcome]:
+        """Replaces UnknownTopic by a retryable error where the topic was deleted and made again, which the client can't know."""
+        if not any(isinstance(each, UnknownTopic) for each in found):
+            return found
+        try:
+            present = await target_caught_up(self._broker, target.topic.name, deadline)
+            if present.topic.id == target.topic.id:
+                return found
+            why: TidelogError = NoLeader(
+                f"topic {target.topic.name} was deleted and made again; this broker had not heard of that, and wrote nothing to it",
+                hint="Retry with back-off.",
+            )
+        except UnknownTopic:
+            return found
+        except TidelogError as error:  # whether it was made again is not known
+            why = error.with_traceback(None)
+        return [why if isinstance(each, UnknownTopic) else each for each in found]
 
     async def _catch_up_with(self, found: Iterable[Outcome], deadline: Deadline) -> None:
         """Waits until this broker knows the topic as well as leaders that rejected its routing, so that a retry succeeds."""

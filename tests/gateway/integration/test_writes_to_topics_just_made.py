@@ -142,6 +142,24 @@ def test_a_client_writes_at_a_broker_that_has_not_heard_of_the_topic(change: str
     with_routed_cluster(scenario)
 
 
+@pytest.mark.parametrize("key", [None, '"once"'])
+def test_a_write_by_name_is_not_refused_for_good_where_the_broker_took_a_former_topic_for_the_present_one(key: str | None) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _, stale = cluster.brokers
+        await cluster.create(partition_count=2)
+        stale.hear_no_topics()
+        await cluster.topics.delete("orders")
+        topic = await cluster.served(await cluster.topics.create("orders", 2))
+        try:
+            written = await held_until_heard(stale, stale.http([{"value": "v", "partition": 0}], key=key))
+        except Unavailable:
+            written = await stale.http([{"value": "v", "partition": 0}], key=key)
+        assert written == [{"partition": 0, "offset": 0}]
+        assert await cluster.values(topic) == [(0, b"v")]
+
+    with_routed_cluster(scenario)
+
+
 def test_a_client_is_told_to_retry_where_the_watch_does_not_tell_of_the_topic_in_time() -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers

@@ -233,6 +233,8 @@ class KafkaGroups:
             self._check_coordinated(call, request.group_id)
             if call.version >= BY_ID:
                 await self._hear_of_ids((topic.topic_id, partition.partition_index) for topic, partition in asked)
+            elif not request.member_id:  # no later commit would correct one for a deleted topic whose name was used again
+                await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
             named = [
                 (self._name(topic.name, topic.topic_id, by_id=call.version >= BY_ID), partition.partition_index)
                 for topic, partition in asked

@@ -141,6 +141,9 @@ class GroupsService:
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Commits offsets. Returns the error of each, in order; None if it is committed."""
+        if not request.member_id and not all(each.topic_id for each in request.offsets):
+            # No later commit would correct one for a deleted topic whose name was used again.
+            await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
         named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
         partitions = await resolve_partitions(self._broker, named)
         asked = await map_yielding(wire.offset_to_commit, request.offsets)

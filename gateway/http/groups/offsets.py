@@ -70,6 +70,8 @@ class HttpGroupOffsets:
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
         body = decode_body(call.body, Commit)
+        # No later commit would correct one for a deleted topic whose name was used again.
+        await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
         no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
         await call.answer(CommitAnswer(offsets=await self._commit(no_member, body.offsets)))
 

@@ -124,6 +124,19 @@ def test_a_commit_by_a_topic_id_waits_until_the_coordinator_has_heard_of_it() ->
     simulated(scenario)
 
 
+def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+    async def scenario() -> None:
+        world = Coordinator(topic(), MADE_AGAIN)
+        world.view.hears(LAG_S, MADE_AGAIN)
+        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=[partition])])
+        [answered] = (await world.groups.commit(call(BY_NAME), request)).topics
+        assert [each.error_code for each in answered.partitions] == [ErrorCode.NONE]
+        assert [at.topic_id for at in world.written] == [MADE_AGAIN.id]
+
+    simulated(scenario)
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_offsets_of_a_former_topic_are_not_taken_for_those_of_the_one_that_was_made_again(is_named: bool) -> None:
     async def scenario() -> None:

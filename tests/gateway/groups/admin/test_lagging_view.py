@@ -13,7 +13,7 @@ from gateway.proto import groups_pb2
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.model import Group
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
-from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, simulated
 from tests.kit.gateway.reported_log import ReportedLog, bounds, topic
@@ -21,14 +21,6 @@ from tests.kit.gateway.reported_log import ReportedLog, bounds, topic
 MADE_AGAIN = topic(topic_id="c" * 32)
 PAYMENTS = topic("payments", "d" * 32)
 ORDERS = groups_pb2.TopicPartitions(topic="orders")
-
-
-class LaggingView(View):
-    """A view that is behind the store."""
-
-    async def catch_up_with_all(self, *, timeout_s: float) -> None:
-        if not await self.wait_for(Revision(1), timeout_s):
-            raise Unavailable("the watch has not answered in time")
 
 
 class Coordinator:
@@ -63,7 +55,7 @@ def admin_of(view: View, coordinator: Coordinator) -> LocalGroupAdmin:
 
 def test_a_seek_of_all_moves_topics_that_the_coordinator_had_not_heard_of() -> None:
     async def scenario() -> None:
-        view, coordinator = LaggingView(topic()), Coordinator(at(topic()), at(PAYMENTS))
+        view, coordinator = View(topic()), Coordinator(at(topic()), at(PAYMENTS))
         view.hears(LAG_S, PAYMENTS)
         moved = (await admin_of(view, coordinator).seek(groups_pb2.SeekGroupRequest(group="g", earliest=True))).moved
         assert sorted(row.topic for row in moved) == ["orders", "payments"]
@@ -74,7 +66,7 @@ def test_a_seek_of_all_moves_topics_that_the_coordinator_had_not_heard_of() -> N
 
 def test_a_seek_by_a_topics_name_moves_the_one_that_was_made_again_and_all_its_partitions() -> None:
     async def scenario() -> None:
-        view, coordinator = LaggingView(topic(partition_count=1)), Coordinator(at(topic()))
+        view, coordinator = View(topic(partition_count=1)), Coordinator(at(topic()))
         view.hears(LAG_S, MADE_AGAIN)
         request = groups_pb2.SeekGroupRequest(group="g", topics=[ORDERS], latest=True)
         moved = (await admin_of(view, coordinator).seek(request)).moved
@@ -85,7 +77,7 @@ def test_a_seek_by_a_topics_name_moves_the_one_that_was_made_again_and_all_its_p
 
 def test_offsets_are_deleted_of_the_topic_that_was_made_again() -> None:
     async def scenario() -> None:
-        view, coordinator = LaggingView(topic()), Coordinator(at(MADE_AGAIN))
+        view, coordinator = View(topic()), Coordinator(at(MADE_AGAIN))
         view.hears(LAG_S, MADE_AGAIN)
         answer = await admin_of(view, coordinator).delete_offsets(groups_pb2.DeleteOffsetsRequest(group="g", topics=[ORDERS]))
         assert [(row.topic_id, row.offset) for row in answer.deleted] == [(MADE_AGAIN.id, 5)]
@@ -96,7 +88,7 @@ def test_offsets_are_deleted_of_the_topic_that_was_made_again() -> None:
 
 def test_a_group_is_described_with_topics_that_the_coordinator_had_not_heard_of() -> None:
     async def scenario() -> None:
-        view, coordinator = LaggingView(topic()), Coordinator(at(topic()), at(PAYMENTS))
+        view, coordinator = View(topic()), Coordinator(at(topic()), at(PAYMENTS))
         view.hears(LAG_S, PAYMENTS)
         described = await admin_of(view, coordinator).describe(groups_pb2.DescribeGroupRequest(group="g"))
         assert [row.topic for row in described.lags] == ["orders", "payments"]
@@ -107,7 +99,7 @@ def test_a_group_is_described_with_topics_that_the_coordinator_had_not_heard_of(
 def test_a_coordinator_that_does_not_catch_up_changes_nothing() -> None:
     async def scenario() -> None:
         coordinator = Coordinator(at(topic()), at(PAYMENTS))
-        before, admin = dict(coordinator.stored), admin_of(LaggingView(topic()), coordinator)
+        before, admin = dict(coordinator.stored), admin_of(View(topic()), coordinator)
         with pytest.raises(Unavailable):
             await admin.seek(groups_pb2.SeekGroupRequest(group="g", earliest=True))
         with pytest.raises(Unavailable):

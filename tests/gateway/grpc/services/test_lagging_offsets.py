@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -62,6 +62,25 @@ def test_a_coordinator_that_does_not_hear_of_a_topic_in_time_does_not_say_that_n
         with pytest.raises(Unavailable):
             await fetched(service_of(world, MADE_AGAIN, 9))
         assert virtual_loop().time() <= LOOKUP_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+    async def scenario() -> None:
+        world = World(topic(), MADE_AGAIN)
+        world.view.hears(LAG_S, MADE_AGAIN)
+        service, written = service_of(world, MADE_AGAIN, 9), list[TopicPartition]()
+
+        async def commit(*asked: Any, only_forward: bool) -> dict[TopicPartition, Exception]:
+            written.extend(asked[-1])
+            return {}
+
+        world.broker.coordinated_groups = SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]  # a double
+        offset = groups_pb2.CommittedOffset(topic="orders", partition=0, offset=7)
+        context = cast(Context, SimpleNamespace(invocation_metadata=lambda: ()))
+        await service.commit(groups_pb2.OffsetCommitRequest(group="g", generation=-1, offsets=[offset]), context)
+        assert [at.topic_id for at in written] == [MADE_AGAIN.id]
 
     simulated(scenario)
 

@@ -56,6 +56,10 @@ class View(Topics):
         if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(Revision(1), timeout_s):
             raise Unavailable("the watch has not answered in time")
 
+    async def catch_up_with_all(self, *, timeout_s: float) -> None:
+        if not await self.wait_for(Revision(1), timeout_s):
+            raise Unavailable("the watch has not answered in time")
+
     def hears(self, after_s: float, now: Topic) -> None:
         def heard() -> None:
             self.topics[now.name] = now
@@ -228,6 +232,26 @@ class CommitCall(NamedTuple):
 
     async def answer(self, body: Any) -> None:
         self.answers.append(body)
+
+
+def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+    async def scenario() -> None:
+        committed: list[TopicPartition] = []
+
+        async def commit(*who: Any, only_forward: bool) -> dict[TopicPartition, Exception]:
+            committed.extend(who[-1])
+            return {}
+
+        made_again = topic(topic_id=OTHER)
+        world = World(topic(), made_again)
+        world.view.hears(LAG_S, made_again)
+        world.broker.groups = SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]  # a double
+        body = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
+        call = CommitCall("g", MemberId(""), msgspec.json.encode(body), [])
+        await HttpGroupOffsets(world.broker).commit_by_hand(cast(Any, call))
+        assert committed == [TopicPartition(OTHER, Partition(0))]
+
+    simulated(scenario)
 
 
 @pytest.mark.parametrize("hears", [True, False])

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 READS_AT_ONCE = 16
 # The revision of a topic that is not in the store.
 ABSENT = Revision(0)
+# Deleted topics whose names are remembered, the last ones.
+FORMER_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class TopicCache:
         self._by_id: dict[TopicId, Topic] = {}
         self._settings: dict[TopicId, TopicSettings] = {}
         self._corrupt: dict[str, Corrupt] = {}  # topics whose newest value can't be read, by name
+        # The names of topics that were deleted, for those whose names were used again.
+        self._former: dict[TopicId, str] = {}
         self._subscribers: list[TopicChanged] = []
         self._may_suggest = may_suggest
         self._store = store
@@ -88,11 +92,16 @@ class TopicCache:
         return topic
 
     def by_id(self, topic_id: TopicId) -> Topic:
-        """Returns the topic. Raises UnknownTopic, also where its name was created again; Unavailable before the first reading."""
+        """Returns the topic. Raises UnknownTopic, also where its name was created again; Unavailable before the first reading.
+
+        `details` of the error hold the new_topic_id of a name that was created again, if this cache has seen that.
+        """
         topic = self._by_id.get(topic_id)
         if topic is None:
             self._check_loaded()
-            raise UnknownTopic(f"there is no topic with the id {topic_id}", hint="It was deleted.", topic_id=topic_id)
+            now = self._by_name.get(self._former.get(topic_id, ""))
+            again = {"new_topic_id": now.id} if now is not None else {}
+            raise UnknownTopic(f"there is no topic with the id {topic_id}", hint="It was deleted.", topic_id=topic_id, **again)
         return topic
 
     async def catch_up(self, name: str, *, timeout_s: float) -> None:
@@ -201,6 +210,9 @@ class TopicCache:
         old = self._by_name.pop(name, None)
         if old is not None:
             del self._by_id[old.id], self._settings[old.id]
+            self._former[old.id] = name
+            if len(self._former) > FORMER_MAX:
+                del self._former[next(iter(self._former))]
             self._notify(old, None)
 
     def _notify(self, old: Topic | None, new: Topic | None) -> None:

@@ -160,6 +160,20 @@ def test_a_write_by_name_is_not_refused_for_good_where_the_broker_took_a_former_
     with_routed_cluster(scenario)
 
 
+def test_a_client_that_names_a_former_topic_by_its_id_learns_which_one_has_its_name_now() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _, stale = cluster.brokers
+        former = await cluster.create(partition_count=2)
+        stale.hear_no_topics()
+        await cluster.topics.delete("orders")
+        topic = await cluster.served(await cluster.topics.create("orders", 2))
+        [refused] = await held_until_heard(stale, stale.produce(append(former, 0)))
+        assert isinstance(refused, UnknownTopic)
+        assert refused.details["new_topic_id"] == topic.id, "without it, the SDK takes the topic for gone"
+
+    with_routed_cluster(scenario)
+
+
 def test_a_client_is_told_to_retry_where_the_watch_does_not_tell_of_the_topic_in_time() -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers

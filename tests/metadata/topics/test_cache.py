@@ -16,6 +16,7 @@ from metadata.store import range_watch
 from metadata.store.interface import KeyValue, MetadataStore, Put
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
+from metadata.topics import cache
 from metadata.topics.cache import READS_AT_ONCE, TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.settings import TopicSettings
@@ -125,6 +126,29 @@ def test_a_deleted_topic_is_unknown_by_its_name_and_its_id(on_broker: OnBroker) 
                 with pytest.raises(UnknownTopic):
                     question()
             assert b.cache.topics() == ()
+
+    on_broker(test)
+
+
+def test_the_error_for_a_deleted_topic_names_the_one_that_has_its_name_now(
+    on_broker: OnBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "FORMER_MAX", 1)
+
+    async def test(broker: Broker) -> None:
+        async with broker.running():
+            former = await broker.seen(await broker.topics.create("orders", 1))
+            await broker.seen(await broker.topics.delete("orders"))
+            present = await broker.seen(await broker.topics.create("orders", 1))
+            with pytest.raises(UnknownTopic) as raised:
+                broker.cache.by_id(former.id)
+            assert raised.value.details["new_topic_id"] == present.id
+            other = await broker.seen(await broker.topics.create("payments", 1))
+            await broker.seen(await broker.topics.delete("payments"))
+            for topic_id in (other.id, former.id, TopicId("f" * 32)):
+                with pytest.raises(UnknownTopic) as raised:
+                    broker.cache.by_id(topic_id)
+                assert "new_topic_id" not in raised.value.details
 
     on_broker(test)
 

@@ -55,7 +55,7 @@ class Coordinator(World):
 
     def __init__(self, here: Topic | None, store: Topic | None, **committed: int) -> None:
         super().__init__(here, store)
-        self.view = LaggingView(*([here] if here else []))
+        self.view = self.lagging = LaggingView(*([here] if here else []))
         self.broker.topic_cache = self.view  # type: ignore[misc,assignment]  # a double
         self.written: dict[TopicPartition, CommittedOffset] = {}
         self._stored = {
@@ -151,7 +151,7 @@ def test_offsets_of_a_former_topic_are_not_taken_for_those_of_the_one_that_was_m
 def test_a_view_that_is_current_answers_at_once() -> None:
     async def scenario() -> None:
         world = Coordinator(topic(), topic(), **{topic().id: 7})
-        world.view.is_behind = False
+        world.lagging.is_behind = False
         assert await world.fetched(BY_NAME, topic()) == (ErrorCode.NONE, ErrorCode.NONE, 7)
         assert await world.fetched(BY_ID, topic()) == (ErrorCode.NONE, ErrorCode.NONE, 7)
 

@@ -302,6 +302,7 @@ class GroupReader:
                 if self._assignment_ids.get(partition) == ids[partition] and (wrong := self._read(partition, start)) is not None:
                     failed[partition] = named(wrong, partition)
             self.fetching.end(failed)
+            self._unsubscribe({topic for topic, _ in wanted} - {topic for topic, _ in starts})
             if not self._follow:
                 self.fetching.end_when_read()
             return
@@ -414,5 +415,10 @@ class GroupReader:
         if "new_topic_id" in error.details:
             self._start(self._begin(self._number_assignments(partitions)), f"beginning of {topic} in group {self.group}")
         else:
-            self._counts = {name: count for name, count in self._counts.items() if name != topic}
+            self._unsubscribe({topic})
+
+    def _unsubscribe(self, topics: Collection[str]) -> None:
+        """Gives up topics that do not exist, so that their partitions are assigned, and begun, once they exist again."""
+        if topics:
+            self._counts = {name: count for name, count in self._counts.items() if name not in topics}
             self._member.subscription_changed()

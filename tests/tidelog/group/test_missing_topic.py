@@ -1,0 +1,77 @@
+"""A member that is assigned partitions of a topic that does not exist at that moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from metadata.errors import TidelogError, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
+from tidelog.consumer.subscription import Subscription
+from tidelog.group.options import group_options
+from tidelog.group.positions import Offset
+from tidelog.group.reader import GroupReader
+from tidelog.settings import ClientSettings
+from tidelog.transport.routes import LeaderEpochs, PartitionRoute, TopicRoute
+
+
+class Cluster:
+    """A connection to a cluster with these topics, and the coordinator of a group that has committed offset 5 of each."""
+
+    def __init__(self, *topics: str) -> None:
+        self.topics = set(topics)
+        self.epochs = LeaderEpochs()
+
+    async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+        if topic not in self.topics:
+            raise UnknownTopic(f"there is no topic {topic}")
+        return TopicRoute(topic, "a" * 32, (PartitionRoute("a:9090", 1),), 1 << 20, 1 << 20, learnt_s=0.0)
+
+    async def committed(
+        self, name: str, partitions: Collection[TopicPartitionName]
+    ) -> dict[TopicPartitionName, Offset | TidelogError]:
+        return {partition: Offset(5) for partition in partitions}
+
+
+def member_of(cluster: Any, *topics: str) -> GroupReader:
+    """A reader that has seen a partition of each topic when it joined."""
+    reader = GroupReader(
+        cluster,
+        ClientSettings(),
+        Subscription(topics),
+        cluster,
+        group="g",
+        options=group_options({}),
+        follow=True,
+        reset="earliest",
+    )
+    reader._counts = dict.fromkeys(topics, 1)
+    return reader
+
+
+def test_a_topic_that_is_away_when_its_partitions_begin_is_taken_again_once_it_is_back() -> None:
+    """Else the member would own them and not read them, also after the topic was made again."""
+
+    async def main() -> None:
+        cluster = Cluster("payments")
+        reader = member_of(cluster, "orders", "payments")
+        await reader._begin(reader._number_assignments([("orders", 0), ("payments", 0)]))
+        assert ("payments", 0) in reader.fetching
+        assert reader.subscribed() == {"payments": 1}, "the group takes orders/0 from the member"
+        assert reader._member._rebalance.join_again.is_set()
+        cluster.topics.add("orders")
+        counts = await reader.subscription.partition_counts(reader._connection)
+        assert counts != reader.subscribed(), "so that the member joins again"
+
+    asyncio.run(main())
+
+
+def test_a_member_whose_topics_exist_stays() -> None:
+    async def main() -> None:
+        reader = member_of(Cluster("orders"), "orders")
+        await reader._begin(reader._number_assignments([("orders", 0)]))
+        assert reader.subscribed() == {"orders": 1}
+        assert not reader._member._rebalance.join_again.is_set()
+
+    asyncio.run(main())

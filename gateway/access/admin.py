@@ -11,7 +11,7 @@ from typing import Final
 from gateway.access.authorization import note_validate_only, present_principal
 from metadata.access.acl import Acl, Scope
 from metadata.access.api_key import ApiKey
-from metadata.access.cache import AccessCache
+from metadata.access.cache import AccessCache, RecordKind
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRegistry, CreatedKey, Page
 from metadata.access.scram import ScramUser
@@ -44,13 +44,13 @@ class AccessAdmin:
             created_by=present_principal(),
             validate_only=validate_only,
         )
-        await self._seen(made.revision)
+        await self._seen("key", made.revision)
         return made
 
     async def revoke_key(self, key_id: str, *, validate_only: bool) -> ApiKey:
         note_validate_only(validate_only)
         key, revision = await self._records.revoke_key(key_id, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("key", revision)
         return key
 
     async def list_keys(self, *, page_size: int, page_token: str) -> Page[ApiKey]:
@@ -59,13 +59,13 @@ class AccessAdmin:
     async def add_acl(self, acl: Acl, *, validate_only: bool) -> Acl:
         note_validate_only(validate_only)
         added, revision = await self._records.add_acl(acl, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("acl", revision)
         return added
 
     async def remove_acl(self, acl_id: str, *, validate_only: bool) -> Acl:
         note_validate_only(validate_only)
         removed, revision = await self._records.remove_acl(acl_id, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("acl", revision)
         return removed
 
     async def list_acls(self, *, page_size: int, page_token: str) -> Page[Acl]:
@@ -74,20 +74,20 @@ class AccessAdmin:
     async def set_quota(self, quota: Quota, *, validate_only: bool) -> Quota:
         note_validate_only(validate_only)
         set_, revision = await self._records.set_quota(quota, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("quota", revision)
         return set_
 
     async def alter_quota(self, principal: str, change: Callable[[Quota], Quota], *, validate_only: bool) -> Quota:
         """Changes the quota of a principal. Raises as AccessRegistry.alter_quota."""
         note_validate_only(validate_only)
         altered, revision = await self._records.alter_quota(principal, change, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("quota", revision)
         return altered
 
     async def remove_quota(self, principal: str, *, validate_only: bool) -> Quota:
         note_validate_only(validate_only)
         removed, revision = await self._records.remove_quota(principal, validate_only=validate_only)
-        await self._seen(revision)
+        await self._seen("quota", revision)
         return removed
 
     async def list_quotas(self, *, page_size: int, page_token: str) -> Page[Quota]:
@@ -99,8 +99,8 @@ class AccessAdmin:
 
     async def alter_scram_user(self, user: str, change: Callable[[ScramUser], ScramUser]) -> None:
         """Changes the record of a SCRAM user."""
-        await self._seen(await self._records.alter_scram_user(user, change))
+        await self._seen("scram user", await self._records.alter_scram_user(user, change))
 
-    async def _seen(self, revision: Revision) -> None:
+    async def _seen(self, kind: RecordKind, revision: Revision) -> None:
         if self._cache is not None and revision:
-            await self._cache.wait_for(revision, SEEN_TIMEOUT_S)
+            await self._cache.wait_for(kind, revision, SEEN_TIMEOUT_S)

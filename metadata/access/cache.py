@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from metadata.access.acl import EVERYONE, Acl, Rights, decode_acl
 from metadata.access.api_key import ApiKey, decode_key
@@ -18,8 +19,10 @@ from metadata.errors import Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
-from metadata.store.range_watch import RecordWatch
+from metadata.store.range_watch import RangeWatch, RecordWatch
 from metadata.store.view_proof import ViewProof
+
+RecordKind = Literal["key", "acl", "quota", "scram user"]
 
 
 class AccessCache:
@@ -36,6 +39,12 @@ class AccessCache:
         self._quotas = RecordWatch(store, layout.quotas, decode_quota, self._quotas_changed)
         self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._notify)
         self._records = (self._keys, self._acls, self._quotas, self._scram)
+        self._by_kind: dict[RecordKind, RangeWatch] = {
+            "key": self._keys.watched,
+            "acl": self._acls.watched,
+            "quota": self._quotas.watched,
+            "scram user": self._scram.watched,
+        }
         self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._notify)
         self.stale_error = self._proof.stale_error
         self._bindings: dict[str, list[Acl]] = {}
@@ -59,17 +68,12 @@ class AccessCache:
             return False
         return True
 
-    async def wait_for(self, revision: Revision, timeout_s: float) -> bool:
-        """Waits until one of the watches has reached `revision`; returns False after `timeout_s`."""
-        waits = [asyncio.ensure_future(each.watched.wait_for(revision, timeout_s)) for each in self._records]
-        try:
-            for first in asyncio.as_completed(waits):
-                if await first:
-                    return True
-            return False
-        finally:
-            for wait in waits:
-                wait.cancel()
+    async def wait_for(self, kind: RecordKind, revision: Revision, timeout_s: float) -> bool:
+        """Waits until a change of a record of this kind, at `revision`, is in the view; returns False after `timeout_s`.
+
+        The watches of the other kinds prove nothing: each has a pace of its own.
+        """
+        return await self._by_kind[kind].wait_for(revision, timeout_s)
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Calls `changed` after each change. Must not block, nor raise."""

@@ -105,7 +105,7 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                 made_key = await first.access.create_key("billing", expires_at_ms=0, scopes=(), description="", validate_only=False)
                 key = made_key.text.reveal()
                 assert second.guard is not None
-                assert await second.guard.cache.wait_for(made_key.revision, 60)
+                assert await second.guard.cache.wait_for("key", made_key.revision, 60)
                 topic = first.topic_cache.get("orders")
                 for number in range(4):
                     await cluster.led(partition_of(topic, number))
@@ -239,7 +239,7 @@ def test_a_leader_that_knows_of_a_revocation_refuses_what_another_forwards_and_n
             assert leader.guard is not None
             for broker in (lagging, leader):
                 assert broker.guard is not None
-                assert await broker.guard.cache.wait_for(made[1].revision, 60)
+                assert await broker.guard.cache.wait_for("key", made[1].revision, 60)
             seen = {each.key.key_id: lagging.guard.cache.key(each.key.key_id) for each in made}
             async with grpc.aio.insecure_channel(lagging.grpc_address) as channel:
                 produce: Any = channel.unary_unary("/tidelog.v1.Log/Produce")
@@ -254,7 +254,7 @@ def test_a_leader_that_knows_of_a_revocation_refuses_what_another_forwards_and_n
                 with pytest.MonkeyPatch.context() as patched:
                     patched.setattr(lagging.guard.cache, "key", seen.get)
                     _, revision = await leader.access._records.revoke_key(made[0].key.key_id)
-                    assert await leader.guard.cache.wait_for(revision, 60)
+                    assert await leader.guard.cache.wait_for("key", revision, 60)
                     results = await asyncio.gather(*(produced(each.text.reveal()) for each in (*made, *made)))
             assert [from_status(each.error).code if each.HasField("error") else "" for each in results] == [
                 "UNAUTHENTICATED",

@@ -145,7 +145,7 @@ async def bad_keys(at: Guarded) -> dict[str, str]:
     expired = await long_ago.create_key("administrator", expires_at_ms=2_000)
     cache = at.broker.guard.cache if at.broker.guard is not None else None
     assert cache is not None
-    assert await cache.wait_for(expired.revision, 60)
+    assert await cache.wait_for("key", expired.revision, 60)
     return {"none": "", "wrong": WRONG_KEY, "revoked": revoked, "expired": expired.text.reveal()}
 
 

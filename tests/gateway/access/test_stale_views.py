@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from gateway.access.admin import AccessAdmin
 from gateway.access.authentication import Authenticator
 from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal
 from gateway.access.guard import AccessGuard
@@ -18,6 +19,7 @@ from gateway.net.tls.client_subject import ClientSubject
 from metadata.access.acl import Acl, encode_acl
 from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache
+from metadata.access.quota import Quota
 from metadata.access.registry import AccessRegistry
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
 from metadata.model import Revision
@@ -46,6 +48,8 @@ class CutOffStore:
         self.reported = asyncio.Event()
         """While it is not set, watches are silent."""
         self.reported.set()
+        self.silent: dict[str, asyncio.Event] = {}
+        """By prefix: the watch of these keys is silent until it is set."""
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._store.get(key)
@@ -60,6 +64,8 @@ class CutOffStore:
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
         async for batch in self._store.watch(prefix, from_revision):
             await self.reported.wait()
+            if prefix in self.silent:
+                await self.silent[prefix].wait()
             yield batch
 
     def cut(self, *, answers: bool = False) -> None:
@@ -92,7 +98,7 @@ class World:
     async def key(self, principal: str = "billing") -> tuple[str, str]:
         """(id, text) of a new key, which the broker has heard of."""
         made = await self.records.create_key(principal)
-        assert await self.cache.wait_for(made.revision, 5)
+        assert await self.cache.wait_for("key", made.revision, 5)
         return made.key.key_id, made.text.reveal()
 
     async def begin(self, key: str, *, certificate: str = "", needs: RequiredAccess = READ) -> AuthorizedCall:
@@ -315,11 +321,30 @@ def test_a_leader_refuses_a_forwarded_call_of_a_key_that_it_knows_to_be_revoked(
         other_id, _ = await at.key()
         at.forwarded(key_id)
         _, revision = await at.records.revoke_key(key_id)
-        assert await at.cache.wait_for(revision, 5)
+        assert await at.cache.wait_for("key", revision, 5)
         with pytest.raises(Unauthenticated, match="was revoked"):
             at.forwarded(key_id)
         at.forwarded(other_id)
         at.forwarded("0" * 16)  # made a moment ago, perhaps: the broker that has checked it knows more
+
+    on_stage(scenario)
+
+
+def test_a_change_is_in_force_when_its_call_returns_though_another_watch_is_ahead() -> None:
+    async def scenario(at: World) -> None:
+        key_id, key = await at.key()
+        await at.begin(key)
+        admin = AccessAdmin(at.records, at.cache)
+        keys_are_heard_of = at.store.silent[LAYOUT.api_keys] = asyncio.Event()
+        revoking = asyncio.ensure_future(admin.revoke_key(key_id, validate_only=False))
+        await asyncio.sleep(0.1)
+        await admin.set_quota(Quota(principal="billing", requests_per_second=5), validate_only=False)
+        await asyncio.sleep(1)
+        assert not revoking.done(), "this broker takes the key still"
+        keys_are_heard_of.set()
+        await revoking
+        with pytest.raises(Unauthenticated):
+            await at.begin(key)
 
     on_stage(scenario)
 

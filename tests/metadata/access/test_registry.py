@@ -56,14 +56,14 @@ def test_a_key_lives_from_its_making_to_its_revocation(tmp_path: Path) -> None:
         shown = parse_key(made.text.reveal())
         assert shown is not None
         assert shown.key_id == made.key.key_id
-        assert await world.cache.wait_for(made.revision, 30)
+        assert await world.cache.wait_for("key", made.revision, 30)
         assert world.cache.key(made.key.key_id) == made.key
         assert (await world.records.list_keys()).records == (made.key,)
         trial, _ = await world.records.revoke_key(made.key.key_id, validate_only=True)
         assert trial.state(world.now_ms) == "revoked"
         assert (await world.records.list_keys()).records == (made.key,)
         revoked, revision = await world.records.revoke_key(made.key.key_id)
-        assert await world.cache.wait_for(revision, 30)
+        assert await world.cache.wait_for("key", revision, 30)
         assert world.cache.key(made.key.key_id) == revoked
         world.now_ms += 5
         assert (await world.records.revoke_key(made.key.key_id))[0] == revoked
@@ -91,12 +91,12 @@ def test_a_binding_is_there_once_and_its_removal_is_heard(tmp_path: Path) -> Non
     async def scenario(world: World) -> None:
         added, revision = await world.records.add_acl(READ)
         assert (await world.records.add_acl(READ)) == (added, revision)
-        assert await world.cache.wait_for(revision, 30)
+        assert await world.cache.wait_for("acl", revision, 30)
         assert world.cache.rights("billing").allow("read", "topic", "orders")
         assert not world.cache.rights("others").allow("read", "topic", "orders")
         version = world.cache.version
         _, revision = await world.records.remove_acl(added.acl_id)
-        assert await world.cache.wait_for(revision, 30)
+        assert await world.cache.wait_for("acl", revision, 30)
         assert not world.cache.rights("billing").allow("read", "topic", "orders")
         assert world.cache.version > version
         with pytest.raises(NotFound):
@@ -111,14 +111,14 @@ def test_a_binding_that_cannot_be_read_denies_everybody_until_it_is_gone(tmp_pat
     async def scenario(world: World) -> None:
         await world.records.add_acl(READ)
         damaged = await world.store.transact([], [Put(LAYOUT.acl("0" * 16), b"{")])
-        assert await world.cache.wait_for(damaged.revision, 30)
+        assert await world.cache.wait_for("acl", damaged.revision, 30)
         with pytest.raises(Unavailable):
             world.cache.rights("billing")
         page = await world.records.list_acls()
         assert [acl.principal for acl in page.records] == ["billing"]
         assert len(page.errors) == 1
         mended = await world.store.transact([], [Delete(LAYOUT.acl("0" * 16))])
-        assert await world.cache.wait_for(mended.revision, 30)
+        assert await world.cache.wait_for("acl", mended.revision, 30)
         assert world.cache.rights("billing").allow("read", "topic", "orders")
 
     serve(tmp_path, scenario)
@@ -160,11 +160,11 @@ def test_a_quota_is_its_principals_own_or_that_of_everybody(tmp_path: Path) -> N
     async def scenario(world: World) -> None:
         everybody, _ = await world.records.set_quota(Quota(principal="*", requests_per_second=5))
         own, revision = await world.records.set_quota(Quota(principal="a/b c", requests_per_second=7))
-        assert await world.cache.wait_for(revision, 30)
+        assert await world.cache.wait_for("quota", revision, 30)
         assert world.cache.quota("a/b c") == own
         assert world.cache.quota("others") == everybody
         _, revision = await world.records.remove_quota("a/b c")
-        assert await world.cache.wait_for(revision, 30)
+        assert await world.cache.wait_for("quota", revision, 30)
         assert world.cache.quota("a/b c") == everybody
 
     serve(tmp_path, scenario)

@@ -210,6 +210,24 @@ async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) 
     return target_named(broker, name)
 
 
+async def why_made_again(broker: AppendLimits, former: Topic, deadline: Deadline) -> TidelogError | None:
+    """Returns the error, a retryable one, of a write by name that was refused since its topic is `former`, which was deleted and
+    made again: the client can't know that. Returns None where no other topic has the name.
+    """
+    try:
+        present = await target_caught_up(broker, former.name, deadline)
+    except UnknownTopic:
+        return None
+    except TidelogError as error:  # whether it was made again is not known
+        return error.with_traceback(None)
+    if present.topic.id == former.id:
+        return None
+    return NoLeader(
+        f"topic {former.name} was deleted and made again; this broker had not heard of that, and wrote nothing to it",
+        hint="Retry with back-off.",
+    )
+
+
 @contextmanager
 def explaining_limit(target: AppendTarget) -> Iterator[None]:
     """Adds the setting to raise to the error of a batch that is TooLarge for the target."""

@@ -43,6 +43,7 @@ from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
+from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
 from segments.log.append_result import UnverifiedRejection
 from segments.object_store.interface import Buffer
@@ -51,12 +52,13 @@ from segments.object_store.interface import Buffer
 class Taken(NamedTuple):
     """Says which entries of ProduceRequest.pending belong to an append: its batches, or the error that refused it as a whole.
 
-    `partition` is that of a ready batch, `plan` that of structured records.
+    `partition` is that of a ready batch, `plan` that of structured records, `by_name` the topic of a client that named no id of it.
     """
 
     batch_count: int
     partition: int = -1
     plan: Plan | None = None
+    by_name: Topic | None = None
 
 
 class RefusedBatch(NamedTuple):
@@ -111,7 +113,8 @@ class MessageAppender:
             self._produce.pending.append(error.with_traceback(None))  # its frames hold the message
             return Taken(1)
         self._produce.pending += self._append(at, request, target, batches)
-        return Taken(len(batches), batches[0].partition.partition, plan)
+        by_name = None if request.topic_id or self._is_forwarded else target.topic
+        return Taken(len(batches), batches[0].partition.partition, plan, by_name)
 
     def _check_key(self, key_id: str) -> None:
         """Raises Unauthenticated if this broker knows that the client's API key was revoked.

@@ -28,9 +28,9 @@ from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S,
 from gateway.grpc.produce.request_decoder import ProduceRequestView, parse_produce
 from gateway.proto import log_pb2
 from gateway.proto.status import to_status
-from gateway.records.append import Outcome, ProduceRequest
+from gateway.records.append import Outcome, ProduceRequest, why_made_again
 from gateway.records.partitioning import outcome_by_record
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
@@ -156,7 +156,7 @@ class GrpcProduce:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
         yielder = LoopYielder()
         produce = unanswered.produce
-        outcomes = await produce.outcomes()
+        outcomes = await self._of_present_topics(unanswered, await produce.outcomes())
         following = iter(outcomes)
         for taken in unanswered.taken:
             result = response.results.add()
@@ -169,6 +169,25 @@ class GrpcProduce:
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
         produce.observe(outcomes, traffic, size_bytes=unanswered.message_bytes)
         return response.SerializeToString()
+
+    async def _of_present_topics(self, unanswered: Unanswered, outcomes: list[Outcome]) -> list[Outcome]:
+        """Replaces UnknownTopic by a retryable error where a client named no id, and the topic was deleted and made again."""
+        if not any(isinstance(each, UnknownTopic) for each in outcomes):
+            return outcomes
+        why: dict[TopicId, TidelogError | None] = {}
+        found: list[Outcome] = []
+        following = iter(outcomes)
+        for taken in unanswered.taken:
+            of_append = list(islice(following, taken.batch_count))
+            former = taken.by_name
+            if former is not None and any(isinstance(each, UnknownTopic) for each in of_append):
+                if former.id not in why:
+                    why[former.id] = await why_made_again(self._broker, former, unanswered.produce.deadline)
+                error = why[former.id]
+                if error is not None:
+                    of_append = [error if isinstance(each, UnknownTopic) else each for each in of_append]
+            found += of_append
+        return found
 
 
 def _destinations(call: ProduceRequestView) -> set[TopicPartition]:

@@ -47,6 +47,7 @@ from gateway.records.append import (
     explaining_limit,
     target_caught_up,
     target_known,
+    why_made_again,
 )
 from gateway.records.idempotency_key import UNSEQUENCED, ProducerFields, producer_of
 from gateway.records.keyed_produce import KeyedPlan, plan_once
@@ -58,7 +59,6 @@ from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
 from metadata.errors import (
     InvalidArgument,
     InvalidTimestamp,
-    NoLeader,
     OutcomeUnknown,
     StaleRouting,
     Throttled,
@@ -228,18 +228,9 @@ class HttpProduce:
         """Replaces UnknownTopic by a retryable error where the topic was deleted and made again, which the client can't know."""
         if not any(isinstance(each, UnknownTopic) for each in found):
             return found
-        try:
-            present = await target_caught_up(self._broker, target.topic.name, deadline)
-            if present.topic.id == target.topic.id:
-                return found
-            why: TidelogError = NoLeader(
-                f"topic {target.topic.name} was deleted and made again; this broker had not heard of that, and wrote nothing to it",
-                hint="Retry with back-off.",
-            )
-        except UnknownTopic:
+        why = await why_made_again(self._broker, target.topic, deadline)
+        if why is None:
             return found
-        except TidelogError as error:  # whether it was made again is not known
-            why = error.with_traceback(None)
         return [why if isinstance(each, UnknownTopic) else each for each in found]
 
     async def _catch_up_with(self, found: Iterable[Outcome], deadline: Deadline) -> None:

@@ -160,6 +160,25 @@ def test_a_write_by_name_is_not_refused_for_good_where_the_broker_took_a_former_
     with_routed_cluster(scenario)
 
 
+def test_a_write_by_name_over_grpc_may_be_repeated_where_the_broker_took_a_former_topic_for_the_present_one() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _, stale = cluster.brokers
+        await cluster.create(partition_count=2)
+        stale.hear_no_topics()
+        await cluster.topics.delete("orders")
+        topic = await cluster.served(await cluster.topics.create("orders", 2))
+        by_name = log_pb2.Append(topic="orders", partition=0, record_batch=batch_of(b"v"))
+        [refused] = await held_until_heard(stale, stale.produce(by_name))
+        assert isinstance(refused, NoLeader), refused
+        assert await stale.produce(by_name) == [0]
+        assert await cluster.values(topic) == [(0, b"v")]
+        await cluster.topics.delete("orders")
+        [gone] = await stale.produce(by_name)
+        assert isinstance(gone, UnknownTopic), gone
+
+    with_routed_cluster(scenario)
+
+
 def test_a_client_that_names_a_former_topic_by_its_id_learns_which_one_has_its_name_now() -> None:
     async def scenario(cluster: Cluster) -> None:
         _, stale = cluster.brokers

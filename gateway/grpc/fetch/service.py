@@ -12,7 +12,7 @@ Invariant: a call holds room for its answer while the answer is on its way, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -32,9 +32,9 @@ from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
 from gateway.routing.location_messages import encode_locations
 from gateway.routing.log_service import LogService
-from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
+from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of, why_not_heard_of
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, NotFound, Stopping, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset, check_client_rack
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
@@ -110,7 +110,9 @@ class GrpcFetch:
         """Returns the FetchResponse; `reservation` then holds room for it, and none if it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
-        asked = [self._asked(partition, terms, log) for partition in request.partitions]
+        by_name = [(each.topic, each.partition) for each in request.partitions if not each.topic_id and not forwarded]
+        why = await why_not_heard_of(self._broker, by_name) if by_name else {}
+        asked = [self._asked(partition, terms, log, why) for partition in request.partitions]
         answers = await self._fetched(asked, terms, reservation, log)
         message = await self.laid_out(asked, answers, terms, reservation, log, encode_fetch_response)
         self._traffic.over_grpc(is_forwarded=forwarded).fetch_took(answers, began_s=began_s, could_wait=terms.wait_ms > 0)
@@ -167,12 +169,17 @@ class GrpcFetch:
         client_rack = check_client_rack(request.client_rack)
         return FetchOptions(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
 
-    def _asked(self, partition: log_pb2.FetchPartition, terms: FetchOptions, log: LogService) -> RequestedPartition:
+    def _asked(
+        self, partition: log_pb2.FetchPartition, terms: FetchOptions, log: LogService, why: Mapping[str, TidelogError]
+    ) -> RequestedPartition:
+        """`why` holds, by topic, the errors of partitions that this broker does not know."""
         try:
             topic = topic_named(self._broker, partition.topic)
             check_topic_id(topic, partition.topic_id)
             topic_partition = partition_of(topic, partition.partition)
             current_leader_epoch = current_epoch_of(partition)
+        except NotFound as error:
+            return RequestedPartition(partition, None, why.get(partition.topic, error))
         except TidelogError as error:
             return RequestedPartition(partition, None, error)
         bytes_max = partition.max_bytes or terms.bytes_max

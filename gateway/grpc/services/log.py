@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.access.authorization import note_validate_only
@@ -19,8 +20,8 @@ from gateway.proto.status import to_status
 from gateway.records.append import topic_named
 from gateway.routing.local_log import TOPIC_WAIT_S
 from gateway.routing.log_service import EpochQuestion, LogService
-from gateway.topics.names import check_topic_id, named, naming, partition_of, topic_with
-from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
+from gateway.topics.names import check_topic_id, named, naming, partition_of, topic_with, why_not_heard_of
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotFound, TidelogError
 from metadata.model import ProducerId, Revision, TopicPartition
 from segments.partition.partition_log import Bounds, check_epoch
 from segments.partition.producer_state import ONE_SHOT
@@ -60,7 +61,7 @@ class GrpcLogService:
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
         _check_count(len(request.queries))
         log = self._broker.local_log if forwarded else self._broker.cluster_log
-        resolved = [self._resolve(query) for query in request.queries]
+        resolved = await self._resolved(request.queries, forwarded)
         partitions = list({partition: None for partition in resolved if isinstance(partition, TopicPartition)})
         bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
         answers = [
@@ -89,7 +90,8 @@ class GrpcLogService:
     ) -> log_pb2.OffsetForLeaderEpochResponse:
         _check_count(len(request.queries))
         log = self._broker.local_log if forwarded else self._broker.cluster_log
-        asked = [self._epoch_question(query) for query in request.queries]
+        resolved = await self._resolved(request.queries, forwarded)
+        asked = [_epoch_question(query, partition) for query, partition in zip(request.queries, resolved, strict=True)]
         found = iter(await log.ends_of_epochs([question for question in asked if isinstance(question, EpochQuestion)]))
         response = log_pb2.OffsetForLeaderEpochResponse()
         for query, question in zip(request.queries, asked, strict=True):
@@ -110,20 +112,24 @@ class GrpcLogService:
             )
         return log_pb2.DeleteRecordsResponse(log_start_offset=log_start_offset)
 
-    def _epoch_question(self, query: log_pb2.LeaderEpochQuery) -> EpochQuestion | TidelogError:
-        partition = self._resolve(query)
-        if isinstance(partition, TidelogError):
-            return partition
-        try:
-            return EpochQuestion(partition, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
-        except InvalidArgument as error:
-            return error.with_traceback(None)
+    async def _resolved(
+        self, queries: Sequence[log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery], forwarded: bool
+    ) -> list[TopicPartition | TidelogError]:
+        """Returns the partitions, once this broker has heard of those that a client names without a topic id."""
+        by_name = [(query.topic, query.partition) for query in queries if not query.topic_id and not forwarded]
+        why = await why_not_heard_of(self._broker, by_name) if by_name else {}
+        return [self._resolve(query, why) for query in queries]
 
-    def _resolve(self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TopicPartition | TidelogError:
+    def _resolve(
+        self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery, why: Mapping[str, TidelogError]
+    ) -> TopicPartition | TidelogError:
+        """`why` holds, by topic, the errors of partitions that this broker does not know."""
         try:
             topic = topic_named(self._broker, query.topic)
             check_topic_id(topic, query.topic_id)
             return partition_of(topic, query.partition)
+        except NotFound as error:
+            return why.get(query.topic, error.with_traceback(None))
         except TidelogError as error:
             return error.with_traceback(None)
 
@@ -171,6 +177,15 @@ class GrpcLogService:
             ],
             topic_revision=written.topic_revision,
         )
+
+
+def _epoch_question(query: log_pb2.LeaderEpochQuery, partition: TopicPartition | TidelogError) -> EpochQuestion | TidelogError:
+    if isinstance(partition, TidelogError):
+        return partition
+    try:
+        return EpochQuestion(partition, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
+    except InvalidArgument as error:
+        return error.with_traceback(None)
 
 
 def _check_count(queries: int) -> None:

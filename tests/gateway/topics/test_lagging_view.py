@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from google.rpc.status_pb2 import Status
 
+from gateway.grpc.fetch.service import GrpcFetch
 from gateway.grpc.services.admin import ClusterService
 from gateway.grpc.services.log import GrpcLogService
 from gateway.proto import admin_pb2, log_pb2
+from gateway.proto.status import from_status, to_status
+from gateway.records.response_budget import Reservation
+from gateway.routing.log_service import EpochQuestion
+from gateway.settings import GatewaySettings
 from gateway.topics.names import LOOKUP_S, topic_with
-from metadata.errors import Unavailable, UnknownPartition, UnknownTopic
+from metadata.errors import TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import Offset, Revision, TopicPartition
 from metadata.topics.topic import Topic
+from segments.log.session_log import FetchTarget
 from segments.read.record_lookup import Explanation
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
 from tests.kit.gateway.reported_log import topic
@@ -92,6 +99,84 @@ class Log:
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         self.asked.append(partition)
         return Explanation("key", 0, 1, Offset(offset), Offset(offset), 0, 0, False)  # type: ignore[arg-type]
+
+    async def bounds_of(self, partitions: Sequence[TopicPartition]) -> list[Unavailable]:
+        self.asked += partitions
+        return [Unavailable("it has no records here") for _ in partitions]
+
+    async def ends_of_epochs(self, queries: Sequence[EpochQuestion]) -> list[Unavailable]:
+        return await self.bounds_of([query.partition for query in queries])
+
+    async def fetch(self, targets: Sequence[FetchTarget], **bounds: Any) -> list[Unavailable]:
+        return await self.bounds_of([target.partition for target in targets])
+
+    def locations_bytes_min(self, rack: str) -> int:
+        return 0
+
+    def preferred_broker(self, partition: TopicPartition, rack: str) -> None:
+        return None
+
+
+def service(broker: Any) -> GrpcLogService:
+    made = GrpcLogService.__new__(GrpcLogService)
+    made._broker = broker
+    return made
+
+
+async def lists_offsets(broker: Any, *, forwarded: bool = False) -> Status:
+    query = log_pb2.OffsetQuery(topic="orders", partition=3, latest=True)
+    return (await service(broker).list_offsets(log_pb2.ListOffsetsRequest(queries=[query]), forwarded)).results[0].error
+
+
+async def asks_for_an_epoch(broker: Any, *, forwarded: bool = False) -> Status:
+    query = log_pb2.LeaderEpochQuery(topic="orders", partition=3, leader_epoch=1)
+    request = log_pb2.OffsetForLeaderEpochRequest(queries=[query])
+    return (await service(broker).offset_for_leader_epoch(request, forwarded)).ends[0].error
+
+
+class Fetch(GrpcFetch):
+    """A Fetch that ends before its answer is laid out."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+
+    async def laid_out(self, asked: Any, answers: Sequence[Any], *rest: Any) -> bytes:
+        raise answers[0]
+
+
+async def fetches(broker: Any, *, forwarded: bool = False) -> Status:
+    broker.settings = GatewaySettings()
+    request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="orders", partition=3)])
+    with pytest.raises(TidelogError) as answered:
+        await Fetch(broker)._fetch(request, cast(Reservation, None), broker.cluster_log, forwarded=forwarded)
+    return to_status(answered.value)
+
+
+Reads = Callable[..., Awaitable[Status]]
+
+
+@pytest.mark.parametrize("ask", [lists_offsets, asks_for_an_epoch, fetches])
+@pytest.mark.parametrize("here", [None, topic()], ids=["made", "grown"])
+def test_a_read_by_name_over_grpc_waits_until_this_broker_has_heard_of_the_partition(ask: Reads, here: Topic | None) -> None:
+    async def scenario() -> None:
+        world, log = lagging(here, hears=GROWN), Log()
+        world.broker.cluster_log = log  # type: ignore[misc,assignment]  # a double
+        assert isinstance(from_status(await ask(world.broker)), Unavailable)
+        assert {at.partition for at in log.asked} == {3}
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("ask", [lists_offsets, asks_for_an_epoch, fetches])
+def test_a_read_by_name_over_grpc_may_be_repeated_as_long_as_this_broker_does_not_hear_of_the_partition(ask: Reads) -> None:
+    async def scenario() -> None:
+        world = World(topic(), GROWN)
+        world.broker.cluster_log = world.broker.local_log = log = Log()  # type: ignore[misc,assignment]  # a double
+        assert isinstance(from_status(await ask(world.broker)), Unavailable)
+        assert isinstance(from_status(await ask(world.broker, forwarded=True)), UnknownPartition), "the other broker repeats it"
+        assert not log.asked
+
+    simulated(scenario)
 
 
 async def deletes(broker: Any) -> None:

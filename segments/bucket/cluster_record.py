@@ -14,7 +14,7 @@ No key of one is a key of the other, so nothing is lost by it at once. But who d
 it, gives rights to it or restores it from a copy means one cluster and meets two; and where the inner one lies below `wal/` or
 `topics/` of the outer one, all that lists these pays for both.
 
-It is a look, not a proof: what may not be read is passed over, and of a listing only the first pages are read.
+It is a search, not a proof: what may not be read is passed over, and of a listing only the first pages are read.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ async def names_of(store: ObjectStore, wanted: Collection[TopicId]) -> dict[Topi
 
 
 async def read_records(store: ObjectStore, topic: TopicIncarnation) -> TopicRecords:
-    """Returns the registrations and marks of one incarnation, without a look at its manifests. Raises what the store raises."""
+    """Returns the registrations and marks of one incarnation, without a read of its manifests. Raises what the store raises."""
     records = TopicRecords()
     prefix = f"{topic_prefix(*topic)}_log/"
     async for found in list_all(store, prefix, start_after=f"{prefix}a"):  # manifests begin with digits

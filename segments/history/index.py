@@ -5,7 +5,7 @@
               gaps that key compaction left: the next group has what comes then, or nothing has, up to compacted_to
 
 A row group is the unit of reading. Nothing is copied from the manifest, so that a history of a million row groups costs one search
-in its files and one in their groups. Invariant: places are in offset order and do not overlap, and lie below `compacted_to`.
+in its files and one in their groups. Invariant: locations are in offset order and do not overlap, and lie below `compacted_to`.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
                     await store.create(key, [body], crc32c=checksum)
                     created = may_exist = True
                 except AlreadyExists:
-                    pass  # ours, of a create whose answer was lost, or another's: the look tells
+                    pass  # ours, of a create whose answer was lost, or another's: the lookup tells
                 return await _counts(store, topic, manifest, created=created)
         except Unavailable as error:
             last = str(error)

@@ -1,4 +1,4 @@
-"""Verifies that no other broker leads in place of this session: by the lease, or by a look for a seal on the bucket.
+"""Verifies that no other broker leads in place of this session: by the lease, or by a lookup of a seal on the bucket.
 
 A new leader seals the session before it serves. So where the lease is valid, or where the bucket shows no seal, no other broker had
 committed records of the session's partitions before the check was asked for.

@@ -1,14 +1,13 @@
-"""Tracks what one fetch reads from the bucket: the places (runs, row groups) that it awaits, and those left to the next fetch.
+"""Tracks what one fetch reads from the bucket: the locations (runs, row groups) that it awaits, and those left to the next fetch.
 
-    look ─▶ cold_at: in memory? ─▶ its contents
-              └ no: begin ─▶ the pool reads it ─▶ woken: look again
+    look up ─▶ block_at: in memory? ─▶ its contents
+              └ no: begin ─▶ the pool reads it ─▶ woken: look up again
                                 │
     answered without it ────────┴─▶ the read goes on ─▶ the next fetch finds it in the pool, or gets the error of its read,
                                                        or, where the pool had no room for it, waits for it this time
 
-Invariants: a fetch reads about as many bytes as it may answer with, and RUNS_MAX places at most; it keeps what it has read until
-its
-end, whether the pool has room or not; a place is left out of answers only while it is read.
+Invariants: a fetch reads about as many bytes as it may answer with, and RUNS_MAX locations at most; it keeps what it has read until
+its end, whether the pool has room or not; a location is left out of answers only while it is read.
 """
 
 from __future__ import annotations

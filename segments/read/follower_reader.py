@@ -1,10 +1,10 @@
-"""Reads committed records of partitions that other brokers lead, from the bucket, at the places that their leaders name.
+"""Reads committed records of partitions that other brokers lead, from the bucket, at the locations that their leaders name.
 
     locations from the leader ─▶ manifest of that version, if part is in Parquet ─▶ LogReader over the read cache ─▶ batches
 
 It reads as a leader without a tail cache: the same planning, checks, single flight and bounds, in the read cache of this broker.
 Where an object is gone, the newest manifest is read, as at the leader. Invariant: it keeps only what can't
-change (bytes of objects, manifests by version); bounds and epochs are those of the answer that brought the places.
+change (bytes of objects, manifests by version); bounds and epochs are those of the answer that brought the locations.
 
 Manifests are read when a leader names their version, and kept for the next reader:
 
@@ -152,7 +152,7 @@ def _is_nothing(answers: Sequence[FetchResult | TidelogError]) -> bool:
 
 
 def _with_high_watermark(answer: FetchResult | TidelogError, snapshot: LeaderSnapshot) -> FetchResult | TidelogError:
-    """The leader's: what was read ends where its places did."""
+    """The leader's: what was read ends where its locations did."""
     return (
         answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=snapshot.high_watermark, committed_at_s=None)
     )

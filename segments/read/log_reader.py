@@ -132,60 +132,60 @@ class LogReader:
         with FetchReads(self._read_cache, bytes_max=bytes_max, woken=woken) as reads:
             while True:
                 woken.clear()
-                looks = self._look_at_all(targets, led_at, bytes_max, reads)
+                lookups = self._look_up_all(targets, led_at, bytes_max, reads)
                 is_late = deadline_s <= clock.time()
-                is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
+                is_answer = _is_enough(lookups, reads, bytes_min) or (is_late and not _may_come(lookups, reads))
                 if is_answer and not reads.owes and not woken.is_set():
-                    self._read_ahead(looks)
+                    self._read_ahead(lookups)
                     if bytes_max > 1:  # else the caller only asks whether there are records
-                        self._count(looks)
-                    return [look.fetched if isinstance(look, _Look) else look for look in looks]
-                reads.wait_for(look.missing[0] for look in looks if isinstance(look, _Look) and look.missing)
+                        self._count(lookups)
+                    return [lookup.fetched if isinstance(lookup, _Lookup) else lookup for lookup in lookups]
+                reads.wait_for(lookup.missing[0] for lookup in lookups if isinstance(lookup, _Lookup) and lookup.missing)
                 try:
                     async with asyncio.timeout_at(None if is_late else deadline_s):
                         await woken.wait()
                 except TimeoutError:
                     continue  # one more check, whose result is the answer
 
-    def _look_at_all(
+    def _look_up_all(
         self,
         targets: Sequence[FetchTarget],
         led_at: Callable[[TopicPartition], LeaderPartition],
         bytes_max: int,
         reads: FetchReads,
-    ) -> list[_Look | TidelogError]:
+    ) -> list[_Lookup | TidelogError]:
         """Returns the records in memory for each target.
 
         Begins to read the missing blocks: the next of each target, then later ones.
         """
-        looks: list[_Look | TidelogError] = []
+        lookups: list[_Lookup | TidelogError] = []
         bytes_left, is_first = bytes_max, True
         for target in targets:
             try:
                 led = led_at(target.partition)
                 led.log.check_epoch(target.current_leader_epoch)
                 if bytes_left > 0 or is_first:
-                    look = self._look(led, target, min(bytes_left, target.bytes_max), reads)
+                    lookup = self._look_up(led, target, min(bytes_left, target.bytes_max), reads)
                 else:
                     led.log.check_readable(target.offset)
-                    look = _Look(target, led, _fetched(led, [], 0, Offset(target.offset)))
+                    lookup = _Lookup(target, led, _fetched(led, [], 0, Offset(target.offset)))
             except TidelogError as error:
-                looks.append(error.with_traceback(None))  # its frames would keep everything here in memory
+                lookups.append(error.with_traceback(None))  # its frames would keep everything here in memory
                 continue
-            bytes_left -= look.fetched.size_bytes
-            is_first = is_first and not look.fetched.size_bytes
-            looks.append(look)
-        waiting = [look for look in looks if isinstance(look, _Look) and look.missing]
-        for turn in range(max((len(look.missing) for look in waiting), default=0)):
-            for look in waiting:
+            bytes_left -= lookup.fetched.size_bytes
+            is_first = is_first and not lookup.fetched.size_bytes
+            lookups.append(lookup)
+        waiting = [lookup for lookup in lookups if isinstance(lookup, _Lookup) and lookup.missing]
+        for turn in range(max((len(lookup.missing) for lookup in waiting), default=0)):
+            for lookup in waiting:
                 if reads.is_full:
-                    return looks
-                if turn < len(look.missing):
-                    is_next = turn == 0 and not look.fetched.size_bytes
-                    reads.begin(look.missing[turn], is_next=is_next, on_gone=self._on_gone(look.led))
-        return looks
+                    return lookups
+                if turn < len(lookup.missing):
+                    is_next = turn == 0 and not lookup.fetched.size_bytes
+                    reads.begin(lookup.missing[turn], is_next=is_next, on_gone=self._on_gone(lookup.led))
+        return lookups
 
-    def _look(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: FetchReads) -> _Look:
+    def _look_up(self, led: LeaderPartition, target: FetchTarget, bytes_max: int, reads: FetchReads) -> _Lookup:
         """Returns the records in memory from the target's offset on, and the missing blocks.
 
         Raises OutOfRange. Raises Corrupt or Unavailable only if not even the first batch can be read.
@@ -193,7 +193,7 @@ class LogReader:
         log = led.log
         log.check_readable(target.offset)
         if target.locations_bytes_min is not None and (locations := self._located(led, target, bytes_max)) is not None:
-            return _Look(target, led, locations)
+            return _Lookup(target, led, locations)
         batches: list[Buffer] = []
         size_bytes, hot_bytes, next_offset = 0, 0, Offset(target.offset)
         missing: tuple[Location, ...] = ()
@@ -233,7 +233,7 @@ class LogReader:
             if not batches:
                 raise
             # the reader meets the error again when it comes for the rest
-        return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
+        return _Lookup(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
 
     def _located(self, led: LeaderPartition, target: FetchTarget, bytes_max: int) -> FetchResult | None:
         """Returns the locations of the records on the bucket, whatever is in memory; None if the parts are too small for that."""
@@ -241,9 +241,9 @@ class LogReader:
         found = located(parts, led.history, part_bytes_min=target.locations_bytes_min or 0)
         if found is None:
             return None
-        places, extent = found
+        locations, extent = found
         next_offset = Offset(min(extent.next_offset, led.log.high_watermark))
-        return _fetched(led, [], min(extent.size_bytes, max(1, bytes_max)), next_offset)._replace(located=places)
+        return _fetched(led, [], min(extent.size_bytes, max(1, bytes_max)), next_offset)._replace(located=locations)
 
     def _plan(self, led: LeaderPartition, offset: Offset, bytes_max: int, *, from_bucket: bool = False) -> list[FetchPart]:
         return plan_fetch(
@@ -258,24 +258,24 @@ class LogReader:
     def _on_gone(self, led: LeaderPartition) -> OnGone | None:
         return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
 
-    def _count(self, looks: Sequence[_Look | TidelogError]) -> None:
-        for look in looks:
-            if isinstance(look, _Look) and look.fetched.size_bytes and look.fetched.located is None:
-                self._counters.hot_bytes += look.hot_bytes
-                self._counters.cold_bytes += look.fetched.size_bytes - look.hot_bytes
+    def _count(self, lookups: Sequence[_Lookup | TidelogError]) -> None:
+        for lookup in lookups:
+            if isinstance(lookup, _Lookup) and lookup.fetched.size_bytes and lookup.fetched.located is None:
+                self._counters.hot_bytes += lookup.hot_bytes
+                self._counters.cold_bytes += lookup.fetched.size_bytes - lookup.hot_bytes
 
     # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_ahead(self, looks: Sequence[_Look | TidelogError]) -> None:
+    def _read_ahead(self, lookups: Sequence[_Lookup | TidelogError]) -> None:
         """Begins to read the next blocks of sequential readers, and remembers where these answers end."""
-        for look in looks:
-            if isinstance(look, TidelogError) or look.last is None or not look.fetched.size_bytes:
+        for lookup in lookups:
+            if isinstance(lookup, TidelogError) or lookup.last is None or not lookup.fetched.size_bytes:
                 continue
-            partition, next_offset = look.target.partition, look.fetched.next_offset
-            if (partition, look.target.offset) in self._read_to:
-                behind = Offset(max(next_offset, look.last.last_offset + 1))
+            partition, next_offset = lookup.target.partition, lookup.fetched.next_offset
+            if (partition, lookup.target.offset) in self._read_to:
+                behind = Offset(max(next_offset, lookup.last.last_offset + 1))
                 with suppress(TidelogError):  # the reader meets the error when it gets there
-                    self._begin_behind(look.led, behind, look.target.bytes_max)
+                    self._begin_behind(lookup.led, behind, lookup.target.bytes_max)
             self._read_to[partition, next_offset] = None
             self._read_to.move_to_end((partition, next_offset))
             if len(self._read_to) > READERS_MAX:
@@ -294,8 +294,8 @@ class LogReader:
                     self._read_cache.read_ahead(part.location, on_gone=self._on_gone(led))
 
 
-class _Look(NamedTuple):
-    """The result of one check of a target: the records in memory, and the missing blocks."""
+class _Lookup(NamedTuple):
+    """The result of one lookup of a target: the records in memory, and the missing blocks."""
 
     target: FetchTarget
     led: LeaderPartition
@@ -329,27 +329,27 @@ def _fetched(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_
     )
 
 
-def _is_complete(look: _Look, reads: FetchReads) -> bool:
+def _is_complete(lookup: _Lookup, reads: FetchReads) -> bool:
     """Returns whether no read is in progress that would add records to this target."""
-    return not look.missing or not reads.is_reading(look.missing[0])
+    return not lookup.missing or not reads.is_reading(lookup.missing[0])
 
 
-def _is_enough(looks: Sequence[_Look | TidelogError], reads: FetchReads, bytes_min: int) -> bool:
+def _is_enough(lookups: Sequence[_Lookup | TidelogError], reads: FetchReads, bytes_min: int) -> bool:
     """Returns whether to answer before the deadline. A target counts once no read in progress would add to it."""
     bytes_there = 0
-    for look in looks:
-        if isinstance(look, TidelogError):
+    for lookup in lookups:
+        if isinstance(lookup, TidelogError):
             return True
-        if not look.fetched.size_bytes or not _is_complete(look, reads):
+        if not lookup.fetched.size_bytes or not _is_complete(lookup, reads):
             continue
-        if look.fetched.more:
+        if lookup.fetched.more:
             return True
-        bytes_there += look.fetched.size_bytes
+        bytes_there += lookup.fetched.size_bytes
     return bytes_there >= max(1, bytes_min)
 
 
-def _may_come(looks: Sequence[_Look | TidelogError], reads: FetchReads) -> bool:
+def _may_come(lookups: Sequence[_Lookup | TidelogError], reads: FetchReads) -> bool:
     """Returns whether no target has its records yet, while reads from the bucket are in progress that will bring some."""
     return reads.in_flight and not any(
-        isinstance(look, _Look) and look.fetched.size_bytes and _is_complete(look, reads) for look in looks
+        isinstance(lookup, _Lookup) and lookup.fetched.size_bytes and _is_complete(lookup, reads) for lookup in lookups
     )

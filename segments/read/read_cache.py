@@ -41,15 +41,15 @@ from segments.read.run_ranges import ranges_of
 from segments.shared_errors import copy_of
 from segments.wal.run_index import RunLocation
 
-# Places read at the same time, however small: the store's connections are there for others, too.
+# Locations read at the same time, however small: the store's connections are there for others, too.
 READS_IN_FLIGHT_MAX: Final = 16
-# Places that are read or wait for their turn. Further ones are refused; from a quarter on, no fetch begins more than one.
+# Locations that are read or wait for their turn. Further ones are refused; from a quarter on, no fetch begins more than one.
 READS_WAITING_MAX: Final = 1000
 # Damage is read again after this time: the object may have been restored, or the damage have come from the network.
 DAMAGE_BELIEVED_S: Final = 10.0
-# Places that are remembered because their object was not there.
+# Locations that are remembered because their object was not there.
 GONE_MAX: Final = 1000
-# Places that are remembered because a reader was left waiting for them.
+# Locations that are remembered because a reader was left waiting for them.
 LEFT_OUT_MAX: Final = 10_000
 # A row group takes its bytes twice while it is read: as they are stored and as columns, then as columns and as batches.
 GROUP_READ_FACTOR: Final = 2
@@ -86,7 +86,7 @@ class _LeftOut(NamedTuple):
 
 
 class ReadCache:
-    """Reads places of the bucket once for all readers, and caches them."""
+    """Reads locations on the bucket once for all readers, and caches them."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ReadCache:
         # Errors of missing objects, and until when they are believed.
         self._gone: OrderedDict[Hashable, tuple[Corrupt, float]] = OrderedDict()
         self._loading: dict[Hashable, asyncio.Future[Loaded]] = {}
-        # Places that are being read, and were left out of an answer.
+        # Locations that are being read, and were left out of an answer.
         self._awaited: set[Hashable] = set()
         self._left_out: OrderedDict[Hashable, _LeftOut] = OrderedDict()
         self.bytes_used = 0

@@ -1,4 +1,4 @@
-"""Describes the places of committed records instead of the records, for a broker that reads them from the bucket itself. Pure.
+"""Describes the locations of committed records instead of the records, for a broker that reads them from the bucket itself. Pure.
 
     leader   offset ─▶ plan of a fetch ─▶ Located: runs in segments · version of the manifest, where part of it is in Parquet
     asker    Located, and that manifest or a newer one ─▶ the partition as a LogReader needs it ─▶ the same plan, the same bytes
@@ -22,7 +22,7 @@ from segments.wal.segment_file import Run
 
 
 class RecordLocations(NamedTuple):
-    """Holds the places of records in segments, and the version of the manifest for those in Parquet."""
+    """Holds the locations of records in segments, and the version of the manifest for those in Parquet."""
 
     # Version of the manifest that has the records below its `compacted_to`. 0: none are in Parquet.
     manifest_version: int
@@ -40,7 +40,7 @@ class ByteExtent(NamedTuple):
 
 
 class LeaderSnapshot(NamedTuple):
-    """Holds what the leader said of a partition, with the places."""
+    """Holds what the leader said of a partition, with the locations."""
 
     located: RecordLocations
     high_watermark: Offset
@@ -51,7 +51,7 @@ class LeaderSnapshot(NamedTuple):
 def located(
     parts: Sequence[FetchPart], history: HistoryIndex | None, *, part_bytes_min: int
 ) -> tuple[RecordLocations, ByteExtent] | None:
-    """Returns the places of these parts, and their size; None where they have less than `part_bytes_min` each on average.
+    """Returns the locations of these parts, and their size; None where they have less than `part_bytes_min` each on average.
 
     Each is a request to the bucket, which is worth it only for so many bytes.
     """

@@ -93,10 +93,10 @@ class TailCache:
         if window is None:
             window = self._windows[partition] = _Window(batches[0].base_offset)
         assert batches[0].base_offset == window.next_offset, f"{partition}: {batches[0].base_offset} behind {window.next_offset}"
-        place = (partition, window)
+        entry = (partition, window)
         for batch in batches:
             self.bytes_used += window.add(batch) + BATCH_MEMORY_BYTES
-            self._order.append(place)
+            self._order.append(entry)
         while self.bytes_used > self.bytes_max:
             self._evict_one()
 

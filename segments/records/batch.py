@@ -70,7 +70,7 @@ class KeylessRecords(InvalidRecord):
     """Refuses a batch to a compacted topic, of which records have no key."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        """`rows` are the places of these records in the batch."""
+        """`rows` are the indexes of these records in the batch."""
         super().__init__(f"the topic is compacted, and record {rows[0]} of the batch has no key")
         self.rows = rows
 

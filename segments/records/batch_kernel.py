@@ -108,7 +108,7 @@ class RecordSection:
     row: cython.Py_ssize_t
     next_delta: cython.longlong
     fault: cython.int
-    # The record read last, as places in `data`; a length of -1 is null.
+    # The record read last, as positions in `data`; a length of -1 is null.
     timestamp: cython.longlong
     offset_delta: cython.longlong
     key_start: cython.Py_ssize_t
@@ -663,7 +663,7 @@ class ByteWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def put_rows(self, rows: Rows) -> cython.void:
-        """All records, up to the first that does not fit. What was measured of a record and what is written of it are one look."""
+        """Writes all records up to the first that does not fit. Measures and writes each record in one pass."""
         out: cython.p_uchar = self.out
         at: cython.Py_ssize_t = self.position
         row: cython.Py_ssize_t
@@ -1161,15 +1161,15 @@ def _end_of_string(text: bytes, start: cython.Py_ssize_t) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _find(text: bytes, byte: cython.int, start: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The first place of the byte from `start` on, or the length of the text."""
+    """Returns the first index of the byte from `start` on, or the length of the text."""
     source: cython.p_const_uchar = text
     length: cython.Py_ssize_t = len(text)
     if cython.compiled:
         found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(source + start, byte, length - start))
         return length if found is cython.NULL else found - source
     else:  # noqa: RET505
-        place = text.find(byte, start)
-        return length if place < 0 else place
+        index = text.find(byte, start)
+        return length if index < 0 else index
 
 
 def sound_batches(run: Buffer, base_offset: int, last_offset: int, leader_epoch: int) -> tuple[list[int], list[int]]:

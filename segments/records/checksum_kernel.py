@@ -125,12 +125,12 @@ class SectionReader:
             self.torn = True
             return 0
         mixed = _mix(mixed, _kind_and_headers(1 if append else 0, headers))
-        mixed = _mix_bytes(mixed, _place(self.data, key), key_length)
-        mixed = _mix_bytes(mixed, _place(self.data, value), value_length)
+        mixed = _mix_bytes(mixed, _bytes_from(self.data, key), key_length)
+        mixed = _mix_bytes(mixed, _bytes_from(self.data, value), value_length)
         headers *= 2  # a key and a value each
         while headers > 0 and not self.torn:
             key_length = self._length()
-            mixed = _mix_bytes(mixed, _place(self.data, self.position), key_length)
+            mixed = _mix_bytes(mixed, _bytes_from(self.data, self.position), key_length)
             self.position += max(key_length, 0)
             headers -= 1
         return _finished(mixed)
@@ -213,8 +213,8 @@ class ColumnReader:
         at: cython.Py_ssize_t = self.first + row
         start: cython.Py_ssize_t = self.offsets[at]
         if self.nullable and not (self.validity[at >> 3] >> (at & 7)) & 1:
-            return _mix_bytes(mixed, _place(self.data, start), -1)
-        return _mix_bytes(mixed, _place(self.data, start), self.offsets[at + 1] - start)
+            return _mix_bytes(mixed, _bytes_from(self.data, start), -1)
+        return _mix_bytes(mixed, _bytes_from(self.data, start), self.offsets[at + 1] - start)
 
 
 def checksum_of_rows(
@@ -390,7 +390,7 @@ def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _place(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
+def _bytes_from(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
     """The bytes from `start` on: a pointer, or uncompiled a view."""
     if cython.compiled:
         return cython.address(data[start])

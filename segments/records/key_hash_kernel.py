@@ -34,7 +34,7 @@ def hash_values(hashes: memoryview, offsets: memoryview, data: memoryview, secre
     InvalidArgument where offsets do not ascend within the data.
     """
     out: cython.ulonglong[::1] = hashes
-    places: cython.const[cython.int][::1] = offsets
+    bounds: cython.const[cython.int][::1] = offsets
     bytes_: cython.const[cython.uchar][::1] = data
     count: cython.Py_ssize_t = len(offsets) - 1
     size: cython.Py_ssize_t = len(data)
@@ -47,14 +47,14 @@ def hash_values(hashes: memoryview, offsets: memoryview, data: memoryview, secre
     assert count >= 0
     assert len(hashes) == 2 * count
     for row in range(count + 1):
-        end = places[row]
+        end = bounds[row]
         if end < start or end > size:
             raise InvalidArgument(f"the offsets of an Arrow array do not ascend within the {size} that they point into")
         start = end
     with cython.nogil:
         for row in range(count):
-            start = places[row]
-            _hash(out, 2 * row, _place(bytes_, start), places[row + 1] - start, low, high)
+            start = bounds[row]
+            _hash(out, 2 * row, _bytes_from(bytes_, start), bounds[row + 1] - start, low, high)
 
 
 @cython.cfunc
@@ -160,7 +160,7 @@ def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _place(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
+def _bytes_from(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
     """The bytes from `start` on: a pointer, or uncompiled a view."""
     if cython.compiled:
         return cython.address(data[start])

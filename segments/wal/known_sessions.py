@@ -86,11 +86,11 @@ class KnownSession:
         return ListedSession(self.session, since=self.known_to, objects_max=SEGMENTS_LISTED_MAX)
 
     def has_doubtful_gap(self, listed: ListedSession, listing: SessionListing) -> bool:
-        """Returns whether the gap that a look shows behind the listing is to be asked about."""
+        """Returns whether the gap that the listed objects show behind the listing is to be asked about."""
         return has_gap(listed, listing) and (self.is_cut or self.gap_at == listing.end_seq)
 
     def take_listing(self, listed: ListedSession, listing: SessionListing) -> None:
-        """Takes in what the look means: its committed segments from `known_to` on."""
+        """Takes in what the listing means: its committed segments from `known_to` on."""
         listing = listing.since(self.known_to)
         self.gap_at = listing.end_seq if has_gap(listed, listing) else None
         self.is_cut, self.sealed, self.is_due = listing.is_cut, listing.sealed, False
@@ -125,7 +125,7 @@ class KnownSession:
 
 
 def sort_in(sessions: dict[SessionId, ListedSession], found: ObjectInfo, *, objects_max: int | None = None) -> ListedSession | None:
-    """Takes the next object of a listing of `wal/` into the look at its session. Returns None where Tidelog did not write it."""
+    """Takes the next object of a listing of `wal/` into the listing of its session. Returns None where Tidelog did not write it."""
     parsed = parse_wal_key(found.key)
     if parsed is None:
         return None
@@ -185,5 +185,5 @@ class KnownSessions:
 
 
 def has_gap(listed: ListedSession, listing: SessionListing) -> bool:
-    """Returns whether the look has shown something behind the end of what is committed, where no seal stands."""
+    """Returns whether the listed objects show something behind the end of what is committed, where no seal stands."""
     return not listing.sealed and any(seq > listing.end_seq for seq in listed.objects)

@@ -327,7 +327,7 @@ class SegmentWriter:
             except NotFound as error:
                 if gone:
                     raise Corrupt(f"segment {seq} of session {self._session.id} was there, and is gone untrimmed") from error
-                gone = True  # trimmed between the two looks, then: the next one tells
+                gone = True  # trimmed between the two reads: the next one tells
             except (TidelogError, TimeoutError) as error:
                 log.warning("reading back segment %s: %s", seq, error or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)

@@ -124,7 +124,7 @@ async def list_session(
 async def committed_in(
     store: ObjectStore, listed: ListedSession, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
 ) -> SessionListing:
-    """Returns what a look that was just taken shows to be committed, and lists again where it shows a gap that may be none."""
+    """Returns what a fresh listing shows to be committed, and lists again where it shows a gap that may be none."""
     while True:
         listing = listed.committed(committed_to, evidence)
         behind = [seq for seq in listed.objects if seq > listing.end_seq]
@@ -132,7 +132,7 @@ async def committed_in(
             return listing
         try:
             proven_to, evidence_there = await _committed_by_evidence(store, listed.session, listed.objects, behind)
-        except NotFound:  # trimmed since the look
+        except NotFound:  # trimmed since the listing
             listed = await list_objects(store, listed.again())
             continue
         if proven_to <= listing.end_seq:
@@ -142,7 +142,7 @@ async def committed_in(
 
 
 async def list_objects(store: ObjectStore, listed: ListedSession) -> ListedSession:
-    """Lists the session, from `look.since` on."""
+    """Lists the session, from `listed.since` on."""
     prefix = bucket_layout.session_prefix(listed.session)
     start_after = bucket_layout.segment_key(listed.session, SegmentSeq(listed.since - 1)) if listed.since else ""
     while True:
@@ -191,8 +191,8 @@ async def seal(
 ) -> SessionListing:
     """Ends another broker's session, and returns its committed prefix, which can't grow from now on.
 
-    Looks for the first gap and creates the seal there, until a look shows a seal at the first gap: a seal that was created does
-    not prove it, since the segment that stood there may have been compacted, trimmed and deleted since the look. Retries while
+    Looks for the first gap and creates the seal there, until a listing shows a seal at the first gap: a seal that was created does
+    not prove it, since the segment that stood there may have been compacted, trimmed and deleted since the listing. Retries while
     the bucket is away, because without the seal no successor may begin; with `patience_s`, raises the bucket's error
     when it has failed for longer. `by` is the sealing session, None for a tool.
     """
@@ -242,7 +242,7 @@ async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: Segment
         start_after = page.objects[-1].key if page.objects else ""
         if not page.more or start_after >= bucket_layout.claim_key(session):
             break
-    trimmed_to = await trim_point(store, session) if seals else _FIRST  # after the look: the marker came before the delete
+    trimmed_to = await trim_point(store, session) if seals else _FIRST  # after the listing: the marker came before the delete
     return next((seq for seq in seals if seq >= trimmed_to), None)
 
 

@@ -60,7 +60,7 @@ class Served:
         return self._process.memory_info().rss / 2**20
 
     def peak_rss_mib(self) -> float:
-        """The most since it was started, as the kernel keeps it: nothing between two looks is missed."""
+        """The most since it was started, as the kernel keeps it: nothing between two readings is missed."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

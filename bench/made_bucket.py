@@ -61,7 +61,7 @@ class MadeBucket:
                     stamped = bytes(stamp(batch, base_offset=offset, leader_epoch=_EPOCH)) + batch[16:]
                     writer.append(decode_batches([stamped], decompressed_bytes_max=_DECOMPRESSED_MAX))
                 written = writer.finish(_file_name(base, base + batches_per_file * count))
-                self._put(history_file_key(TOPIC, self._place(partition), written.file.name), [memoryview(written.body)])
+                self._put(history_file_key(TOPIC, self._partition(partition), written.file.name), [memoryview(written.body)])
                 made.append(written.file)
             self._manifest(partition, made)
         self._next = files * batches_per_file * count
@@ -88,19 +88,19 @@ class MadeBucket:
                 writer=bytes(16),
                 committed_to=seq,
                 written_at_ms=TIMESTAMP_MS,
-                partitions=[(self._place(partition), _EPOCH, run) for partition in range(self.partitions)],
+                partitions=[(self._partition(partition), _EPOCH, run) for partition in range(self.partitions)],
             )
             self._put(segment_key(_SESSION, seq), segment.body)
             if (block := blocks.add(seq, segment.footer_bytes)) is not None:
                 self._put(index_key(_SESSION, block.first, block.end), encode_index(_SESSION, block))
             self._next += batches_per_run * header.record_count
 
-    def _place(self, partition: int) -> TopicPartition:
+    def _partition(self, partition: int) -> TopicPartition:
         return TopicPartition(_TOPIC_ID, Partition(partition))
 
     def _manifest(self, partition: int, files: Sequence[HistoryFile]) -> None:
         manifest = with_compacted(
-            no_manifest(self._place(partition)),
+            no_manifest(self._partition(partition)),
             files=files,
             compacted_to=Offset(files[-1].last_offset + 1),
             epochs=[EpochStart(_EPOCH, Offset(0))],
@@ -108,7 +108,7 @@ class MadeBucket:
             writer="0" * 32,
             now_ms=TIMESTAMP_MS,
         )
-        self._put(manifest_key(TOPIC, self._place(partition), 1), [encode_manifest(manifest)])
+        self._put(manifest_key(TOPIC, self._partition(partition), 1), [encode_manifest(manifest)])
 
     def _put(self, key: str, body: Sequence[Buffer]) -> None:
         path = self.root / key

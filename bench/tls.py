@@ -136,7 +136,7 @@ def _figures(what: str, rounds: list[list[Cost]], library: str) -> list[Figure]:
 
 
 def _reported(rounds: list[list[Cost]], first: int) -> str:
-    without, with_tls = (median(one[place].cpu_s for one in rounds) for place in (first, first + 1))
+    without, with_tls = (median(one[index].cpu_s for one in rounds) for index in (first, first + 1))
     return f"{without:.2f} s without TLS, {with_tls:.2f} with"
 
 

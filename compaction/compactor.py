@@ -1,11 +1,11 @@
 """Runs the loop of the compactor: it reads the bucket, compacts what is due, then maintains history.
 
-    look at wal/ ─▶ newest manifests of what is new ─▶ units, while something is due ─▶ retention, merges, keys ─▶ trim ─▶ collect
+    list wal/ ──▶ newest manifests of what is new ─▶ units, while something is due ─▶ retention, merges, keys ─▶ trim ─▶ collect
          ▲                                                                                                           │
          └───────────────────────────────── pause ◀── brokers are notified ◀─────────────────────────────────────────┘
 
 It decides from the bucket alone; of the metadata it uses the topics, the other compactors, and a key for notices. A failed
-step is logged, and the others go on: the next look plans everything again from the bucket. The loop may be ended at
+step is logged, and the others go on: the next pass plans everything again from the bucket. The loop may be ended at
 any moment, and any number of compactors may run.
 """
 
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class TickReport:
-    """Counts the manifests of one look, and holds its failures and damage."""
+    """Counts the manifests of one pass, and holds its failures and damage."""
 
     manifests: int = 0
     failed: list[TidelogError] = field(default_factory=list)
@@ -96,25 +96,25 @@ class Compactor:
         return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
 
     def hear(self, notices: Iterable[ManifestNotice]) -> None:
-        """Schedules deletions of leaders for the next look. Notices of other compactors are ignored."""
+        """Schedules deletions of leaders for the next pass. Notices of other compactors are ignored."""
         self._deletions.hear(notices, now_ms=self._context.now_ms())
 
     async def run(self) -> None:
-        """Looks repeatedly, until cancelled. An unexpected error is logged, and does not end the broker."""
+        """Runs passes repeatedly, until cancelled. An unexpected error is logged, and does not end the broker."""
         try:
             while True:
                 try:
                     await self.tick()
                 except Exception:
                     self._context.counters.failures += 1
-                    log.exception("compactor failed with an unexpected error; retrying at the next look")
+                    log.exception("compactor failed with an unexpected error; retrying at the next pass")
                 await asyncio.sleep(self._context.settings.compaction_interval_ms / 1000)
         finally:
             self._keeping.close()
             self._collector.close()
 
     async def tick(self, *, everything: bool = False) -> TickReport:
-        """Runs one look and all that is due then; `everything`: all that waits. Failures are in the report, and in the log.
+        """Runs one pass and all that is due then; `everything`: all that waits. Failures are in the report, and in the log.
 
         Raises an ExceptionGroup of unexpected errors, after all steps have run.
         """
@@ -137,7 +137,7 @@ class Compactor:
                 await step()
             except TidelogError as error:
                 self._context.counters.failures += 1
-                log.warning("%s failed: %s; retrying at the next look", what, error)
+                log.warning("%s failed: %s; retrying at the next pass", what, error)
                 report.failed.append(error)
             except Exception as error:  # noqa: BLE001  # a bug in one step must not stop the others
                 unforeseen.append(error)

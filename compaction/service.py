@@ -87,7 +87,7 @@ class CompactionService:
                 joining.cancel()
 
     async def once(self, *, everything: bool) -> TickReport:
-        """Runs one look and what is due; `everything`: all that waits.
+        """Runs one pass and what is due; `everything`: all that waits.
 
         It does not join the others: they would leave it a share of the work, though it ends at once.
         """

@@ -16,7 +16,7 @@ from metadata.cluster.manifest_notice import NOTICE_KEPT_S, ManifestNotice
 from metadata.model import TopicPartition
 
 PAUSE_MS: Final = 5_000
-# Longest pause between two looks for the same manifest: each is a listing, and a GET of the one that is there.
+# Longest pause between two lookups of the same manifest: each is a listing, and a GET of the one that is there.
 PAUSE_MS_MAX: Final = 60_000
 
 
@@ -30,7 +30,7 @@ class _Deletion:
 
 
 class PendingDeletions:
-    """Schedules the looks for manifests of DeleteRecords."""
+    """Schedules the lookups of manifests of DeleteRecords."""
 
     def __init__(self) -> None:
         self._heard: dict[TopicPartition, _Deletion] = {}

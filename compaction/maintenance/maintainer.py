@@ -1,7 +1,7 @@
 """Maintains history: retention, merges, key compaction, and the deletion of what manifests have retired.
 
     a manifest was read or committed here ──▶ due now
-    a look found nothing more to do ────────▶ due when a file expires, a grace ends, tombstones may go …, or never
+    a pass found nothing more to do ────────▶ due when a file expires, a grace ends, tombstones may go …, or never
     a topic's settings were changed ────────▶ all its partitions are due
     a leader has deleted records ───────────▶ due now, by a manifest that is read again
 
@@ -44,7 +44,7 @@ AFTER_DAMAGE_MS: Final = 3_600_000
 HELD_BACK_LOGGED_MAX: Final = 10_000
 # Time limit for the present settings of a topic.
 CATCH_UP_S: Final = 5.0
-# Pause between two looks for another copy of the metadata, while records expire.
+# Pause between two searches for another copy of the metadata, while records expire.
 OVERTAKEN_CHECK_MS: Final = 60_000
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class HistoryMaintainer:
                     if context.now_ms() < self._confirms_from_ms:  # due work may not have been done
                         known.due_ms = min(known.due_ms, self._confirms_from_ms)
                 else:
-                    known.due_ms = context.now_ms()  # another writer was faster: plan again at the next look
+                    known.due_ms = context.now_ms()  # another writer was faster: plan again at the next pass
                 return steps
         except TidelogError as error:
             context.counters.failures += 1

@@ -106,12 +106,12 @@ class PendingRuns:
         return self.bytes_pending - sum(self._columns[5][: bisect_left(self._columns[1], offset)])
 
     def drop_below(self, offset: int) -> list[tuple[SessionId, SegmentSeq]]:
-        """Drops the runs that end below `offset`, and returns their places."""
+        """Drops the runs that end below `offset`, and returns their segments."""
         count = bisect_left(self._columns[1], offset)
         return self._drop(slice(0, count)) if count else []
 
     def drop_in(self, session: SessionId, below: SegmentSeq) -> list[tuple[SessionId, SegmentSeq]]:
-        """Drops the runs in places of the session before `below`, and returns their places."""
+        """Drops the runs in segments of the session before `below`, and returns their segments."""
         table = self.table()
         dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below))
         del table  # otherwise the columns can't be shortened

@@ -29,7 +29,7 @@ class WalBacklog:
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Makes the next look list and read everything, as the first one did: damaged objects may have been restored."""
+        """Makes the next pass list and read everything, as the first one did: damaged objects may have been restored."""
         self.state.clear()
         self._scanner = WalScanner(self._store, self.state, reads_max=self._reads_max)
         self._markers_listed_ms: int | None = None

@@ -361,7 +361,7 @@ class GroupCoordinator:
         decide: Callable[[Group, StoredOffsets], tuple[list[TopicPartition], bool]],
     ) -> None:
         """Deletes the offsets that `decide` names, or the whole group if it says so. No commit is under way while it decides, so
-        commits since the caller's look are kept.
+        commits since the caller's read are kept.
 
         Raises UnknownGroup; OutcomeUnknown if some may be gone.
         """

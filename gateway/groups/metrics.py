@@ -79,7 +79,7 @@ class _Owned(NamedTuple):
 
 
 class GroupMetrics:
-    """Refreshes the figures at intervals. Its owner runs `run()` as a task, and has `look` called by a GroupScanner."""
+    """Refreshes the figures at intervals. Its owner runs `run()` as a task, and has `visit` called by a GroupScanner."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class GroupMetrics:
         self._known.keep_only(names)
 
     async def _read(self, loaded: Collection[str]) -> None:
-        """Reads groups that are not fully known: created, moved, loaded or deleted since the last look."""
+        """Reads groups that are not fully known: created, moved, loaded or deleted since the last refresh."""
         missing = (name for name in {*self._seen, *self._known} if name not in self._seen or not self._known.is_whole(name))
         for name in list(islice(missing, READS_MAX)):
             try:

@@ -148,7 +148,7 @@ async def write_draining(store: MetadataStore, layout: KeyLayout, broker_id: str
         changed = Put(key, encode_registration(msgspec.structs.replace(registration, draining=draining)), held.lease)
         try:
             result = await store.transact([Compare(key, held.mod_revision)], [changed])
-        except OutcomeUnknown as error:  # the next look tells whether it happened
+        except OutcomeUnknown as error:  # the next read tells whether it happened
             unknown = error
             continue
         except LeaseLost:  # the broker has gone meanwhile

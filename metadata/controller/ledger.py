@@ -7,7 +7,7 @@
     no state, in a topic                        ─▶ missing
 
 So a plan costs as much as has changed and is to be done, not as much as there are partitions. States are sorted by what is stored,
-never by which brokers live: a broker comes or goes without a look at each partition.
+never by which brokers live: a broker comes or goes without a check of each partition.
 
 Invariant: a ledger that applied changes one by one equals a new one that applied everything at once.
 """

@@ -156,7 +156,7 @@ def _balance(members: Sequence[Subscriber], by_index: list[list[TopicPartitionNa
 
 
 def _by_size(by_index: Sequence[Sequence[TopicPartitionName]]) -> list[int]:
-    """Returns the places of members that own partitions, the largest first."""
+    """Returns the indexes of members that own partitions, the largest first."""
     return sorted((index for index, held in enumerate(by_index) if held), key=lambda index: -len(by_index[index]))
 
 

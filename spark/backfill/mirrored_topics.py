@@ -12,13 +12,13 @@ from metadata.topics.topic import Topic
 
 
 class MirroredTopics:
-    """A compaction.context.KnownTopics of one look. Its topics have an id and a name, which is all that making files needs."""
+    """A compaction.context.KnownTopics of one listing. Its topics have an id and a name, which is all that making files needs."""
 
     def __init__(self, partitions: Mapping[TopicPartition, str]) -> None:
         self.replace(partitions)
 
     def replace(self, partitions: Mapping[TopicPartition, str]) -> None:
-        """Replaces the known topics by the result of a later look."""
+        """Replaces the known topics by the result of a later listing."""
         names = {where.topic_id: name for where, name in partitions.items()}
         self._by_id = {
             topic_id: Topic(id=topic_id, name=name, partition_count=0, settings={}, created_at_ms=0)
@@ -38,7 +38,7 @@ class MirroredTopics:
         return tuple(self._by_id.values())
 
     async def catch_up(self, name: str, *, timeout_s: float) -> None:
-        """Returns at once: there is no later look than the one that `replace` was given."""
+        """Returns at once: there is no later listing than the one that `replace` was given."""
 
     def subscribe(self, changed: TopicChanged) -> Callable[[], None]:
         return lambda: None

@@ -3,7 +3,7 @@
     new segments' footers (segments/wal) ─▶ runs ┐
                            then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
 
-A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: data
+A batch query lists once; a stream keeps what it knows, and each refresh brings that up to date. Manifests are read last: data
 trimmed before that lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
 meanwhile may show a gap where there is none; it is looked at again before it is reported as damage.
 Invariant: all that is in a snapshot is committed, without a gap, and stays so for the grace period.
@@ -88,13 +88,13 @@ class LogFollower:
     def _begin(self, partitions: frozenset[TopicPartition] = frozenset()) -> None:
         self._followed = partitions
         self._scanner = WalScanner(self._store, self, reads_max=READS_MAX, sessions_at_once=SESSIONS_AT_ONCE)
-        # Segments that are gone, or whose footer can't be read. They are read again at each look.
+        # Segments that are gone, or whose footer can't be read. They are read again at each refresh.
         self._damaged: dict[tuple[SessionId, SegmentSeq], Corrupt] = {}
         # Whether a segment was trimmed before it was read: a newer manifest tells what it held.
         self._missed = False
         self._segment_runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
         self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
-        # Those that are still as the bucket was at the last look, but for damage that was found since.
+        # Those that are still as the bucket was at the last refresh, but for damage that was found since.
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
         # Damage that was looked at often enough.
         self._logged: set[str] = set()

@@ -228,9 +228,7 @@ def _compacted_to(found: Evidence, partition: TopicPartition) -> int:
 
 def _at_or_above(offset: int, stretches: Stretches) -> Stretches:
     """Returns the stretches from `offset` on, which lie only in segments. Compacted ones below may be trimmed or not."""
-    return {
-        place: replace(stretch, start=max(stretch.start, offset)) for place, stretch in stretches.items() if stretch.end > offset
-    }
+    return {key: replace(stretch, start=max(stretch.start, offset)) for key, stretch in stretches.items() if stretch.end > offset}
 
 
 def _records(stretches: Stretches) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.transport.descriptions import BrokerDrain
 
-# Between looks at what a broker that drains still leads.
+# Pause between checks of what a broker that drains still leads.
 DRAIN_POLL_S = 0.5
 _STYLES = {"serving": "green", "draining": "bold yellow", "not serving": "bold red", "unreachable": "bold red"}
 

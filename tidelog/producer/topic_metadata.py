@@ -88,8 +88,10 @@ class ProducerMetadata:
             await self._learn(book.name, fresh=True)
 
     async def refresh_partitions(self, book: TopicPartitions) -> None:
-        """A partition is named that the topic did not have when it was asked about last: returns after a look at what the metadata
-        store holds. Looks begin `retry_pause_ms` after each other at least, and are shared. Raises UnknownTopic, Unavailable."""
+        """Reads the metadata store again, for a caller that named a partition beyond the known ones.
+
+        Lookups begin `retry_pause_ms` after each other at least, and are shared. Raises UnknownTopic, Unavailable.
+        """
         came_s = self._loop.time()
         refresh = self._refreshes.setdefault(book.name, _Refresh())
         async with refresh.lock:

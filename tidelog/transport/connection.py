@@ -433,7 +433,7 @@ class Connection:
         )
 
     def _retry_connections(self) -> None:
-        """Leaders that could not be connected may be by now: each look begins another attempt."""
+        """Leaders that could not be connected may be by now: each lookup begins another attempt."""
         for address in set(self._grpc_address_of.values()):
             if self._reachability.is_unconnected(address) and self._channels.is_connected(address):
                 self._log_if_direct_again(address)

@@ -1,6 +1,6 @@
 """Serves Fetch over gRPC: a long poll over many partitions, answered with batches or structured records.
 
-  look: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
+  poll: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
 
 The error of a partition stands in its place in the answer, so one deleted topic does not stop a reader of ten.
 
@@ -223,7 +223,7 @@ class GrpcFetch:
         *,
         timeout_s: float,
     ) -> list[FetchResult | TidelogError]:
-        """Fetches as much as `reservation` gets room for. `bytes_there` is the size that a look found. Raises Throttled if
+        """Fetches as much as `reservation` gets room for. `bytes_there` is the size that the poll found. Raises Throttled if
         there is no room in time."""
         one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
         await reservation.ask(

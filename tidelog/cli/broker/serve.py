@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog")
 
 DEFAULT_DATA_DIR = "tidelog-data"
-# Between looks at how many partitions are left to hand over, at the end.
+# Pause between checks of how many partitions are left to hand over, at the end.
 HANDOVER_POLL_S = 0.1
 EXTRA_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 

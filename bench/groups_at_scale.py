@@ -28,8 +28,8 @@ REST_S = 6.0
 # Until each member has sent its heartbeat, and its first commit, which makes a key.
 SETTLE_S = 6.0
 # A little more than `group_metrics_interval_ms`: brokers read what is committed once for each group that they load.
-LOOK_S = 16.0
-LOOKS_MAX = 6
+CHECK_INTERVAL_S = 16.0
+CHECKS_MAX = 6
 POLL_S = 0.05
 
 
@@ -149,11 +149,11 @@ def _wait_for(ready: Until, living: Future[Lived]) -> None:
 def _until_all_are_read(served: ServedCluster, rest_per_second: float) -> int:
     """So many ranges were read."""
     total = 0
-    for _ in range(LOOKS_MAX):
+    for _ in range(CHECKS_MAX):
         before, started_s = served.etcd.requests(), time.monotonic()
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_INTERVAL_S)
         found = (served.etcd.requests() - before)["Range"]
         if found <= 2 * rest_per_second * (time.monotonic() - started_s):
             return total
         total += found
-    raise RuntimeError(f"brokers still read ranges of etcd {LOOKS_MAX * LOOK_S:g} s after all groups were joined")
+    raise RuntimeError(f"brokers still read ranges of etcd {CHECKS_MAX * CHECK_INTERVAL_S:g} s after all groups were joined")

@@ -42,7 +42,7 @@ JOINING_S_MAX = 10.0
 CONNECTIONS = 4
 TICK_S = 0.01
 # For calls that were not answered in time.
-LOOK_S = 0.1
+CHECK_INTERVAL_S = 0.1
 # Calls that each connection keeps unanswered at full speed.
 WINDOW = 16
 _SERVICE: Final = "/tidelog.v1.Groups/"
@@ -247,7 +247,7 @@ async def _connection(address: str) -> UnaryConnection:
 
 async def _give_up(connections: Sequence[UnaryConnection]) -> None:
     while True:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_INTERVAL_S)
         for connection in connections:
             connection.give_up()
 

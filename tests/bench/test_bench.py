@@ -188,7 +188,7 @@ def test_more_join_at_once_while_they_are_answered_soon_and_half_as_many_when_th
     assert pace.at_once == 1
 
 
-def test_who_is_refused_joins_later_and_alike_reasons_are_told_once() -> None:
+def test_refused_members_join_later_and_repeated_reasons_are_reported_once() -> None:
     async def run() -> None:
         came: Counter[int] = Counter()
 
@@ -214,7 +214,7 @@ def test_who_is_refused_joins_later_and_alike_reasons_are_told_once() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_thirty_groups_commit_and_no_heartbeat_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for pause in ("SETTLE_S", "REST_S", "LOOK_S"):  # which ten thousand groups need
+    for pause in ("SETTLE_S", "REST_S", "CHECK_INTERVAL_S"):  # which ten thousand groups need
         monkeypatch.setattr(groups_at_scale, pause, 1.5)
     with client_process() as client:
         figures = {figure.what: figure for figure in groups_commit.measure(Run(tmp_path, 0.2, client, groups=30))}
@@ -226,7 +226,7 @@ def test_thirty_groups_commit_and_no_heartbeat_is_refused(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_ten_members_that_come_and_go_stop_nobody_else(tmp_path: Path) -> None:
+def test_ten_members_that_join_and_leave_do_not_stop_the_other_members(tmp_path: Path) -> None:
     with client_process() as client:
         figures = {figure.what: figure for figure in groups_rebalance.measure(Run(tmp_path, 0.1, client), members=10, rounds=1)}
     assert figures["partitions that stopped and did not move"].value == 0

@@ -221,14 +221,14 @@ class _Life:
         found: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
         for record in page["records"]:
             found[record["partition"]].append((record["offset"], value_of(record["value"].encode())))
-        for partition, placed in found.items():
-            self._history.add(HandedOut(self._history.now_s, GROUP, self.member, self._generation, partition, tuple(placed)))
+        for partition, records in found.items():
+            self._history.add(HandedOut(self._history.now_s, GROUP, self.member, self._generation, partition, tuple(records)))
         if found:
             await asyncio.sleep(self._rng.uniform(0.0, WORK_S))
         self._cursor = page["cursor"]
-        for partition, placed in found.items():
-            self._uncommitted[partition] = placed[-1][0] + 1
-            self._history.add(Processed(self._history.now_s, GROUP, self.member, partition, placed[-1][0] + 1))
+        for partition, records in found.items():
+            self._uncommitted[partition] = records[-1][0] + 1
+            self._history.add(Processed(self._history.now_s, GROUP, self.member, partition, records[-1][0] + 1))
 
     async def _commit(self) -> None:
         reported = await self._endpoints.ask(

@@ -125,10 +125,10 @@ class _Life:
 
     def _hand_out(self) -> None:
         messages, self._polled = self._polled, []
-        for partition, placed in runs(messages):
+        for partition, records in runs(messages):
             generation = generation_of(self._consumer)
-            self._history.add(HandedOut(self._history.now_s, GROUP, self.member, generation, partition, placed))
-            self._in_hand[partition] = placed[-1][0] + 1
+            self._history.add(HandedOut(self._history.now_s, GROUP, self.member, generation, partition, records))
+            self._in_hand[partition] = records[-1][0] + 1
         for why in errors(messages):
             self._history.add(Unexpected(self._history.now_s, self.member, why))
 

@@ -138,13 +138,13 @@ class _Caller:
 
     async def work_on(self, records: Sequence[Record], *, busy: bool) -> None:
         """One or more of one partition."""
-        partition, placed = records[0].partition, tuple((record.offset, value_of(record.value or b"")) for record in records)
-        self._history.add(HandedOut(self._history.now_s, GROUP, self._member, self._generation, partition, placed))
+        partition, found = records[0].partition, tuple((record.offset, value_of(record.value or b"")) for record in records)
+        self._history.add(HandedOut(self._history.now_s, GROUP, self._member, self._generation, partition, found))
         if busy:
             await asyncio.sleep(self._rng.uniform(0.0, WORK_S))
-        self._history.add(Processed(self._history.now_s, GROUP, self._member, partition, placed[-1][0] + 1))
+        self._history.add(Processed(self._history.now_s, GROUP, self._member, partition, found[-1][0] + 1))
         if self.consumer._reading.owns((TOPIC, partition)):
-            self.next_offsets[partition] = placed[-1][0] + 1
+            self.next_offsets[partition] = found[-1][0] + 1
 
     async def commit(self) -> None:
         """All that was processed. What can't be committed now is, with what comes next, or somebody gets it again."""

@@ -21,7 +21,7 @@ from typing import Self
 import msgspec
 
 # (offset, value) in the order read.
-Placed = tuple[tuple[int, str], ...]
+OffsetValues = tuple[tuple[int, str], ...]
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -42,7 +42,7 @@ class Sent(Event, frozen=True, tag="sent"):
 class Acknowledged(Event, frozen=True, tag="acknowledged"):
     operation: int
     # (partition, offset) of each value.
-    places: tuple[tuple[int, int], ...]
+    positions: tuple[tuple[int, int], ...]
 
 
 class Refused(Event, frozen=True, tag="refused"):
@@ -70,7 +70,7 @@ class Polled(Event, frozen=True, tag="polled"):
     reader: str
     partition: int
     from_offset: int
-    records: Placed
+    records: OffsetValues
     # As far as the reader was told.
     high_watermark: int | None = None
 
@@ -98,7 +98,7 @@ class HandedOut(Event, frozen=True, tag="handed out"):
     # The member's own, when its caller got the records; below 0 where it is in none.
     generation: int
     partition: int
-    records: Placed
+    records: OffsetValues
 
 
 class Processed(Event, frozen=True, tag="processed"):
@@ -149,14 +149,14 @@ class Served(Event, frozen=True, tag="served"):
     """A whole partition as the brokers serve it, when all is quiet."""
 
     partition: int
-    records: Placed
+    records: OffsetValues
 
 
 class OnBucket(Event, frozen=True, tag="on bucket"):
     """The same from the bucket alone."""
 
     partition: int
-    records: Placed
+    records: OffsetValues
 
 
 class Blow(Event, frozen=True, tag="blow"):

@@ -41,7 +41,7 @@ from tests.chaos.history import (
 )
 
 # (partition, offset)
-Place = tuple[int, int]
+Position = tuple[int, int]
 
 
 class Violation(NamedTuple):
@@ -56,7 +56,7 @@ def check(events: Sequence[AnyEvent]) -> list[Violation]:
     """Every anomaly with what proves it; none when all promises hold."""
     found = _Findings(events)
     return [
-        *found.one_value_at_each_place(),
+        *found.one_value_at_each_position(),
         *found.acknowledged_is_kept(),
         *found.read_is_kept(),
         *found.readers_go_on_without_gaps(),
@@ -76,31 +76,31 @@ class _Findings:
         self._polls = [event for event in events if isinstance(event, Polled)]
         self._log = {event.partition: dict(event.records) for event in events if isinstance(event, Served)}
         self._values = {partition: frozenset(log.values()) for partition, log in self._log.items()}
-        self._acknowledged: dict[str, Place] = {}
+        self._acknowledged: dict[str, Position] = {}
         for event in events:
             if isinstance(event, Acknowledged):
-                self._acknowledged.update(zip(self._sent[event.operation].values, event.places, strict=True))
+                self._acknowledged.update(zip(self._sent[event.operation].values, event.positions, strict=True))
 
-    def one_value_at_each_place(self) -> Iterator[Violation]:
+    def one_value_at_each_position(self) -> Iterator[Violation]:
         """inconsistent-offsets, duplicate: over acknowledgements and everything that anybody read."""
-        at: dict[Place, tuple[str, str]] = {}
-        of: dict[str, tuple[Place, str]] = {}
-        reported: set[tuple[str, Place]] = set()
-        for value, place, by in self._observations():
-            if (value, place) in reported:
+        at: dict[Position, tuple[str, str]] = {}
+        of: dict[str, tuple[Position, str]] = {}
+        reported: set[tuple[str, Position]] = set()
+        for value, position, by in self._observations():
+            if (value, position) in reported:
                 continue
-            reported.add((value, place))
-            held, first_by = at.setdefault(place, (value, by))
+            reported.add((value, position))
+            held, first_by = at.setdefault(position, (value, by))
             if held != value:
-                evidence = f"{_at(place)} is {held} ({first_by}) and {value} ({by})"
+                evidence = f"{_at(position)} is {held} ({first_by}) and {value} ({by})"
                 yield Violation("inconsistent-offsets", evidence)
-            first, first_by = of.setdefault(value, (place, by))
-            if first != place:
-                yield Violation("duplicate", f"{value} lies at {_at(first)} ({first_by}) and at {_at(place)} ({by})")
+            first, first_by = of.setdefault(value, (position, by))
+            if first != position:
+                yield Violation("duplicate", f"{value} lies at {_at(first)} ({first_by}) and at {_at(position)} ({by})")
 
-    def _observations(self) -> Iterator[tuple[str, Place, str]]:
-        for value, place in self._acknowledged.items():
-            yield value, place, "acknowledged"
+    def _observations(self) -> Iterator[tuple[str, Position, str]]:
+        for value, position in self._acknowledged.items():
+            yield value, position, "acknowledged"
         for event in self._events:
             match event:
                 case Polled(reader=reader, partition=partition, records=records):
@@ -119,22 +119,22 @@ class _Findings:
 
     def read_is_kept(self) -> Iterator[Violation]:
         """lost-write"""
-        reported: set[Place] = set()
+        reported: set[Position] = set()
         for poll in self._polls:
             for offset, value in poll.records:
-                place = poll.partition, offset
-                if place not in reported and value not in self._acknowledged:
-                    reported.add(place)
-                    yield from self._kept(value, place, f"was read by {poll.reader} at")
+                position = poll.partition, offset
+                if position not in reported and value not in self._acknowledged:
+                    reported.add(position)
+                    yield from self._kept(value, position, f"was read by {poll.reader} at")
 
-    def _kept(self, value: str, place: Place, how: str) -> Iterator[Violation]:
-        partition, offset = place
+    def _kept(self, value: str, position: Position, how: str) -> Iterator[Violation]:
+        partition, offset = position
         log = self._log.get(partition)
         if log is None or value in self._values[partition]:
             return
         end = max(log, default=-1) + 1
         anomaly = "lost-write" if offset < end else "unseen"
-        yield Violation(anomaly, f"{value} {how} {_at(place)}; in the end the partition is served to {end}, without it")
+        yield Violation(anomaly, f"{value} {how} {_at(position)}; in the end the partition is served to {end}, without it")
 
     def readers_go_on_without_gaps(self) -> Iterator[Violation]:
         """nonmonotonic-poll, int-poll-skip, poll-skip, uncommitted-read, watermark-went-back"""
@@ -144,11 +144,11 @@ class _Findings:
             key = poll.reader, poll.partition
             who = f"{poll.reader} in partition {poll.partition} after {poll.time_s} s"
             expected = following.get(key, poll.from_offset)
-            for place, (offset, value) in enumerate(poll.records):
+            for index, (offset, value) in enumerate(poll.records):
                 if offset < expected:
                     yield Violation("nonmonotonic-poll", f"{who} got {value} at {offset}, and had read up to {expected}")
                 elif offset > expected:
-                    anomaly = "int-poll-skip" if place else "poll-skip"
+                    anomaly = "int-poll-skip" if index else "poll-skip"
                     yield Violation(anomaly, f"{who} got {value} at {offset} in place of {expected}")
                 expected = offset + 1
             following[key] = expected
@@ -181,15 +181,15 @@ class _Findings:
             value: event.why for event in self._events if isinstance(event, Refused) for value in self._sent[event.operation].values
         }
         reported: set[str] = set()
-        for value, place, by in self._observations():
+        for value, position, by in self._observations():
             if value in reported:
                 continue
             if value not in sent:
                 reported.add(value)
-                yield Violation("made-up", f"{value} lies at {_at(place)} ({by}), and nobody sent it")
+                yield Violation("made-up", f"{value} lies at {_at(position)} ({by}), and nobody sent it")
             elif value in refused:
                 reported.add(value)
-                yield Violation("refused-write", f"{value} was refused ({refused[value]}), and lies at {_at(place)} ({by})")
+                yield Violation("refused-write", f"{value} was refused ({refused[value]}), and lies at {_at(position)} ({by})")
 
     def producers_are_in_order(self) -> Iterator[Violation]:
         """reordered"""
@@ -224,5 +224,5 @@ class _Findings:
                 yield Violation("unexpected", f"{event.broker} ended by itself after {event.time_s} s, exit code {event.code}")
 
 
-def _at(place: Place) -> str:
-    return f"{place[0]}/{place[1]}"
+def _at(position: Position) -> str:
+    return f"{position[0]}/{position[1]}"

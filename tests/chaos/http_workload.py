@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import aiohttp
 
-from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, Unexpected, Unknown
+from tests.chaos.history import Acknowledged, History, OffsetValues, Polled, Refused, Unexpected, Unknown
 from tests.chaos.workload import PARTITIONS, TOPIC, stored_value, value_of
 
 REQUEST_TIMEOUT_S = 5.0
@@ -160,9 +160,9 @@ class HttpProducer(ABC):
             answer = await self.send(partition, values)
             now_s = self._history.now_s
             if answer.outcome == "done":
-                places = tuple((result["partition"], result["offset"]) for result in answer.content["results"])
+                positions = tuple((result["partition"], result["offset"]) for result in answer.content["results"])
                 self.accepted(partition, len(values))
-                self._history.add(Acknowledged(now_s, operation, places))
+                self._history.add(Acknowledged(now_s, operation, positions))
                 return
             if answer.outcome == "refused for good":
                 self._history.add(Unexpected(now_s, self.name, answer.why))
@@ -294,7 +294,7 @@ class HttpReader:
             return None
         reported = answer.content
         high_watermark: int = reported["high_watermark"]
-        records = _placed(reported)
+        records = _offset_values(reported)
         self._history.add(Polled(self._history.now_s, self.name, partition, offset, records, high_watermark))
         self.positions[partition] = reported["next_offset"]
         return high_watermark
@@ -340,8 +340,8 @@ class StreamReader(ABC):
 
     def took(self, record: Any) -> None:
         partition, offset = record["partition"], record["offset"]
-        placed: Placed = ((offset, value_of(record["value"].encode())),)
-        self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], placed))
+        records: OffsetValues = ((offset, value_of(record["value"].encode())),)
+        self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], records))
         self.positions[partition] = offset + 1
 
     def ended(self, status: int, reported: Any) -> None:
@@ -395,7 +395,7 @@ class LineReader(StreamReader):
             await asyncio.sleep(PAUSE_S)
 
 
-def _placed(reported: Any) -> Placed:
+def _offset_values(reported: Any) -> OffsetValues:
     return tuple((record["offset"], value_of(record["value"].encode())) for record in reported["records"])
 
 

@@ -114,9 +114,9 @@ class KafkaReader:
             await asyncio.to_thread(consumer.close)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        for partition, placed in runs(messages):
-            self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], placed))
-            self.positions[partition] = placed[-1][0] + 1
+        for partition, records in runs(messages):
+            self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], records))
+            self.positions[partition] = records[-1][0] + 1
         for why in errors(messages):
             self._history.add(Unexpected(self._history.now_s, self.name, why))
 
@@ -141,7 +141,7 @@ def runs(messages: Sequence[Message]) -> list[tuple[int, tuple[tuple[int, str], 
         if not found or found[-1][0] != partition:
             found.append((partition, []))
         found[-1][1].append((offset, value_of(bytes(message.value() or b""))))
-    return [(partition, tuple(placed)) for partition, placed in found]
+    return [(partition, tuple(records)) for partition, records in found]
 
 
 def errors(messages: Sequence[Message]) -> list[str]:

@@ -67,7 +67,7 @@ def pauses(events: Sequence[AnyEvent]) -> str:
     times: dict[int, list[float]] = defaultdict(list)
     for event in events:
         if isinstance(event, Acknowledged) and event.time_s <= until_s:
-            for partition in {partition for partition, _ in event.places}:
+            for partition in {partition for partition, _ in event.positions}:
                 times[partition].append(event.time_s)
     of_all, _ = _longest(sorted(time_s for found in times.values() for time_s in found))
     found = {partition: _longest(of_one) for partition, of_one in times.items()}

@@ -21,7 +21,7 @@ from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
 from tests.chaos.group_http_members import GroupWatcher, HttpMember
 from tests.chaos.group_kafka_members import KafkaMember
 from tests.chaos.group_members import SdkMember
-from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Topics, Unexpected
+from tests.chaos.history import Healed, History, Leaders, OffsetValues, OnBucket, Polled, Served, Topics, Unexpected
 from tests.chaos.http_workload import (
     EventReader,
     HttpEndpoints,
@@ -193,7 +193,7 @@ async def serve_all(endpoints: HttpEndpoints, history: History) -> None:
         while (high_watermark := await reader.poll(partition)) is None or reader.positions[partition] < high_watermark:
             pass
         polls = [event for event in history.events[start:] if isinstance(event, Polled) and event.reader == reader.name]
-        history.add(Served(history.now_s, partition, tuple(placed for poll in polls for placed in poll.records)))
+        history.add(Served(history.now_s, partition, tuple(record for poll in polls for record in poll.records)))
 
 
 async def caught_up(readers: Sequence[Reader], history: History) -> None:
@@ -218,7 +218,7 @@ async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:
         return
     finally:
         await store.close()
-    logs: dict[int, Placed] = {
+    logs: dict[int, OffsetValues] = {
         int(partition.rpartition("/")[2]): tuple((offset, reported_value(record)) for offset, record in records)
         for partition, records in contents.log.items()
         if partition.startswith(f"{topic_id}/")

@@ -93,7 +93,7 @@ def test_each_anomaly_is_found_by_its_name_and_no_other(anomaly: str) -> None:
     assert names(BROKEN[anomaly]()) == {anomaly}
 
 
-def test_what_nobody_of_the_group_has_processed_in_the_end_is_skipped() -> None:
+def test_records_that_no_member_of_the_group_processed_count_as_skipped() -> None:
     assert names([*BEGUN, *ended(4)]) == {"group-skip"}
 
 
@@ -128,11 +128,11 @@ def test_a_member_that_does_not_know_yet_that_its_partition_went_to_another_is_c
     assert figures(events)["g"].by_former_owners == 1
 
 
-def test_a_member_that_is_assigned_a_partition_again_begins_anew() -> None:
+def test_a_member_may_read_records_again_after_a_new_assignment() -> None:
     assert anomalies([*BEGUN, handed_out("a", 2, 3), assigned("a", generation=2), handed_out("a", 2, generation=2)]) == []
 
 
-def test_what_each_group_did_is_told_in_two_lines() -> None:
+def test_the_report_has_two_lines_for_each_group() -> None:
     first, second = groups([*CLEAN, Lived(9.9, 1.0, "g", "a", dropped=True)])
     assert "handed out 4   again 0   by former owners 0   commits 2" in first
     assert "lives 1   dropped 1   generations 2   assignments 2   longest pause 0.0 s" in second

@@ -15,8 +15,8 @@ from tests.chaos.history import (
     Healed,
     History,
     Leaders,
+    OffsetValues,
     OnBucket,
-    Placed,
     Polled,
     Refused,
     Sent,
@@ -41,7 +41,7 @@ def polled(from_offset: int, *records: tuple[int, str], reader: str = "r", high_
     return Polled(9.0, reader, 0, from_offset, records, high_watermark)
 
 
-LOG: Placed = ((0, "a#0"), (1, "a#1"), (2, "b#0"), (3, "a#2"))
+LOG: OffsetValues = ((0, "a#0"), (1, "a#1"), (2, "b#0"), (3, "a#2"))
 
 CLEAN: list[AnyEvent] = [
     Leaders(0.5, (1,)),
@@ -66,7 +66,7 @@ CLEAN: list[AnyEvent] = [
 ]
 
 
-def with_log(events: list[AnyEvent], log: Placed) -> list[AnyEvent]:
+def with_log(events: list[AnyEvent], log: OffsetValues) -> list[AnyEvent]:
     """The same history, whose log is another in the end."""
     kept: list[AnyEvent] = [event for event in events if not isinstance(event, (Served, OnBucket))]
     return [*kept, Served(10.0, 0, log), OnBucket(11.0, 0, log)]

@@ -145,7 +145,7 @@ def test_a_blow_that_is_broken_off_leaves_the_cluster_whole(kind: Kind, tmp_path
 @pytest.mark.parametrize(
     ("exit_code", "reported"), [(None, "after SIGTERM it had to be killed"), (3, "after SIGTERM it ended with exit code 3")]
 )
-def test_a_drain_that_does_not_end_cleanly_is_told(exit_code: int | None, reported: str, tmp_path: Path) -> None:
+def test_a_drain_that_does_not_end_cleanly_is_reported(exit_code: int | None, reported: str, tmp_path: Path) -> None:
     cluster = Recorded(tmp_path / "history", exit_code)
     with cluster.history:
         asyncio.run(strike(cluster.cluster, Planned("drain", "b1", 0.0, 0.0)))

@@ -53,7 +53,7 @@ NOT_THERE = (UnknownTopic.code, UnknownPartition.code)
 
 T = TypeVar("T")
 # (partition, offset) of each record of a request.
-Places = tuple[tuple[int, int], ...]
+Positions = tuple[tuple[int, int], ...]
 
 
 class TopicChanger:
@@ -134,10 +134,10 @@ class TopicChanger:
     def _values_of(self, number: int) -> list[str]:
         return [f"{KEYED}{self.lives}-{number}#{record}" for record in range(RECORDS_PER_KEY)]
 
-    async def _send_keyed(self, first: int) -> dict[int, Places]:
+    async def _send_keyed(self, first: int) -> dict[int, Positions]:
         """All requests at once. Returns where the records of each lie, as a broker answered; without those that no broker answered
         in time."""
-        answers: dict[int, Places] = {}
+        answers: dict[int, Positions] = {}
 
         async def send(number: int) -> None:
             rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in self._values_of(number)]
@@ -145,9 +145,9 @@ class TopicChanger:
             headers = {"content-type": "application/json", "idempotency-key": f"{KEYED}{self.lives}-{number}"}
             try:
                 async with asyncio.timeout(STEP_S):
-                    while (places := await self._sent(body, headers)) is None:  # noqa: ASYNC110  # it asks a broker each time
+                    while (positions := await self._sent(body, headers)) is None:  # noqa: ASYNC110  # it asks a broker each time
                         await asyncio.sleep(PAUSE_S)
-                    answers[number] = places
+                    answers[number] = positions
             except TimeoutError:
                 self._unexpected(f"keyed request {number}: not answered in {STEP_S:g} s")
 
@@ -156,7 +156,7 @@ class TopicChanger:
                 tasks.create_task(send(number))
         return answers
 
-    async def _sent(self, body: bytes, headers: Mapping[str, str]) -> Places | None:
+    async def _sent(self, body: bytes, headers: Mapping[str, str]) -> Positions | None:
         answer = await self._endpoints.ask("POST", f"{self._endpoints.topic}/records", None, body=body, headers=headers)
         if answer.outcome == "done":
             return tuple((result["partition"], result["offset"]) for result in answer.content["results"])
@@ -164,11 +164,11 @@ class TopicChanger:
             self._unexpected(f"a keyed request was refused: {answer.why}")
         return None
 
-    def _check_repeats(self, before: Mapping[int, Places], again: Mapping[int, Places]) -> None:
+    def _check_repeats(self, before: Mapping[int, Positions], again: Mapping[int, Positions]) -> None:
         for number in sorted(before.keys() & again.keys()):
             if before[number] != again[number]:
-                places = f"{before[number]}, and its repeat at {again[number]}"
-                self._unexpected(f"once: the request {KEYED}{self.lives}-{number} was acknowledged at {places}")
+                positions = f"{before[number]}, and its repeat at {again[number]}"
+                self._unexpected(f"once: the request {KEYED}{self.lives}-{number} was acknowledged at {positions}")
 
     async def _read(self, log: Client, acknowledged: frozenset[str]) -> None:
         async with aclosing(log.consume(PASSING, from_="earliest", until="end")) as consumer:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, Unexpected, Unknown
+from tests.chaos.history import Acknowledged, History, OffsetValues, Polled, Refused, Unexpected, Unknown
 from tests.simulation.bucket_reader import parse_record_value, record_value
 from tests.simulation.history_checker import RecordId
 from tidelog.client import Client, connect
@@ -75,12 +75,12 @@ class SdkProducer:
         self._pause_s = 1 / per_second
 
     async def run(self, enough: asyncio.Event) -> None:
-        places = asyncio.Semaphore(IN_FLIGHT_MAX)
+        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
         number = 0
         patience_s = self._delivery_timeout_s
         async with connected(self._addresses, delivery_timeout_s=patience_s) as log, asyncio.TaskGroup() as waits:
             while not enough.is_set():
-                await places.acquire()
+                await slots.acquire()
                 if enough.is_set():
                     break
                 value = f"{self.name}#{number}"
@@ -89,14 +89,14 @@ class SdkProducer:
                 try:
                     delivery = await log.send(self._topic, stored_value(value), key=key)
                 except TidelogError as error:
-                    places.release()
+                    slots.release()
                     self._failed(operation, error)
                 else:
-                    waits.create_task(self._answered(operation, delivery, places))
+                    waits.create_task(self._answered(operation, delivery, slots))
                 number += 1
                 await asyncio.sleep(self._pause_s)
 
-    async def _answered(self, operation: int, delivery: Delivery, places: asyncio.Semaphore) -> None:
+    async def _answered(self, operation: int, delivery: Delivery, slots: asyncio.Semaphore) -> None:
         try:
             ack = await delivery
         except TidelogError as error:
@@ -104,7 +104,7 @@ class SdkProducer:
         else:
             self._history.add(Acknowledged(self._history.now_s, operation, ((ack.partition, ack.offset),)))
         finally:
-            places.release()
+            slots.release()
 
     def _failed(self, operation: int, error: TidelogError) -> None:
         now_s, why = self._history.now_s, f"{error.code}: {error.message}"
@@ -150,7 +150,7 @@ class SdkReader:
             while self._chunks_max is None or chunks < self._chunks_max:
                 records = await consumer.chunk()
                 partition = records[0].partition
-                placed: Placed = tuple((record.offset, value_of(record.value or b"")) for record in records)
-                self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], placed))
+                read: OffsetValues = tuple((record.offset, value_of(record.value or b"")) for record in records)
+                self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], read))
                 self.positions[partition] = records[-1].offset + 1
                 chunks += 1

@@ -164,8 +164,8 @@ class Loaded:
 
         async def all_went_on() -> bool:
             new = self.history.events[start:]
-            places = [place for event in new if isinstance(event, Acknowledged) for place in event.places]
-            return {partition for partition, _ in places} == set(range(PARTITIONS))
+            positions = [position for event in new if isinstance(event, Acknowledged) for position in event.positions]
+            return {partition for partition, _ in positions} == set(range(PARTITIONS))
 
         await until(all_went_on)
 

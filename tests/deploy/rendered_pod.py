@@ -272,9 +272,9 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
 
 def _bound(source: str, root: Path, *, at: str = "", read_only: bool = True) -> str:
     target = f"{root}{at or source}"
-    place = f"mkdir -p {target}" if Path(source).is_dir() else f"mkdir -p {Path(target).parent} && touch {target}"
+    create = f"mkdir -p {target}" if Path(source).is_dir() else f"mkdir -p {Path(target).parent} && touch {target}"
     bind = "rbind" if source in {"/dev", "/proc"} else "bind"
-    command = f"{place} && mount --{bind} {source} {target}"
+    command = f"{create} && mount --{bind} {source} {target}"
     return f"{command} && mount -o remount,bind,ro {target}" if read_only else command
 
 

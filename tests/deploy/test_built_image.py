@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500)]
 BUILD_TIMEOUT_S = 1_000
 # What is installed, without Python itself.
 MIB_MAX = 420
-PLACES = ("/src", "/wheels", "/opt/build", "/opt/tidelog")
+FOLDERS = ("/src", "/wheels", "/opt/build", "/opt/tidelog")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory in which every COPY and every RUN line of the first stage was done, its absolute paths being below it."""
     top = tmp_path_factory.mktemp("image")
-    for place in PLACES:
-        (top / place[1:]).parent.mkdir(parents=True, exist_ok=True)
+    for folder in FOLDERS:
+        (top / folder[1:]).parent.mkdir(parents=True, exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDELOG_", "PYTHON", "VIRTUAL_ENV"))}
     environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}"
     here = Path("/")
@@ -65,7 +65,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _below(top: Path, command: str) -> str:
-    return re.sub(rf"(?<![\w./])({'|'.join(PLACES)})(?=[/\s]|$)", lambda found: f"{top}{found[1]}", command)
+    return re.sub(rf"(?<![\w./])({'|'.join(FOLDERS)})(?=[/\s]|$)", lambda found: f"{top}{found[1]}", command)
 
 
 def test_the_wheel_holds_the_compiled_kernels(built: Path) -> None:

@@ -212,7 +212,7 @@ def test_brokers_are_spread_over_zones_and_nodes() -> None:
     assert all(each["labelSelector"] == selector for each in constraints)
 
 
-def test_strangers_are_kept_out_unless_they_are_named() -> None:
+def test_the_chart_admits_only_the_named_clients() -> None:
     (rule,) = render().one("NetworkPolicy")["spec"]["ingress"]
     assert rule["from"][1:] == [{"podSelector": {}}], "the namespace's own pods, and nobody of another"
     (rule,) = render({"networkPolicy": {"allowNamespace": False}}).one("NetworkPolicy")["spec"]["ingress"]

@@ -45,7 +45,7 @@ def pods(directory: Path) -> Iterator[list[RenderedPod]]:
         yield made
 
 
-def test_nobody_notices_that_all_brokers_are_replaced(tmp_path: Path) -> None:
+def test_clients_see_no_error_while_all_brokers_are_replaced(tmp_path: Path) -> None:
     with pods(tmp_path) as made, History(tmp_path / "history.ndjson") as history:
         asyncio.run(_replace_all(made[:BROKERS], made[BROKERS:], history))
         assert check(history.events) == []
@@ -85,7 +85,7 @@ async def _more_is_acknowledged(history: History) -> None:
     start = len(history.events)
 
     def partitions() -> set[int]:
-        return {place[0] for event in history.events[start:] if isinstance(event, Acknowledged) for place in event.places}
+        return {position[0] for event in history.events[start:] if isinstance(event, Acknowledged) for position in event.positions}
 
     async with asyncio.timeout(PATIENCE_S):
         while len(partitions()) < PARTITIONS:  # noqa: ASYNC110  # other processes set no events

@@ -36,8 +36,8 @@ class Builder:
 
     def buildah(self, *arguments: str) -> str:
         """What it prints."""
-        place = ["--root", str(self.directory / "store"), "--runroot", str(self.directory / "run"), "--storage-driver", "overlay"]
-        return _run(["unshare", "--mount", "buildah", *place, *arguments])  # it leaves mounts behind
+        storage = ["--root", str(self.directory / "store"), "--runroot", str(self.directory / "run"), "--storage-driver", "overlay"]
+        return _run(["unshare", "--mount", "buildah", *storage, *arguments])  # it leaves mounts behind
 
     def archive(self, image: str, name: str) -> Path:
         """Of an image that is in the store, to be known by the name."""

@@ -60,7 +60,7 @@ class Load(AbstractContextManager["Load"]):
     def _acknowledging(self, start: int) -> set[int]:
         """Partitions, by the events from there on."""
         acknowledged = [event for event in self._history.events[start:] if isinstance(event, Acknowledged)]
-        return {place[0] for event in acknowledged for place in event.places}
+        return {position[0] for event in acknowledged for position in event.positions}
 
     def _judge(self) -> None:
         events = self._history.events

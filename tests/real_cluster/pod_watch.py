@@ -20,11 +20,11 @@ class PodWatch:
 
     def take(self, pod: dict[str, Any]) -> None:
         for each in pod["status"].get("containerStatuses", []):
-            place = (pod["metadata"]["name"], each["name"])
-            self.restarts[place] = each["restartCount"]
+            container = (pod["metadata"]["name"], each["name"])
+            self.restarts[container] = each["restartCount"]
             for state in (each["lastState"], each["state"]):
                 if "terminated" in state:
-                    self.exit_codes[place] = state["terminated"]["exitCode"]
+                    self.exit_codes[container] = state["terminated"]["exitCode"]
 
 
 @contextmanager

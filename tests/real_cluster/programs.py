@@ -71,9 +71,9 @@ def _build(scratch: Path) -> None:
     (source / "helm.go").write_text('//go:build tools\n\npackage main\n\nimport _ "helm.sh/helm/v3/cmd/helm"\n', encoding="utf-8")
     kubernetes = f"k8s.io/kubernetes@v{KUBERNETES_VERSION}"
     go_mod = _go(source, "mod", "download", "-json", kubernetes)
-    place = re.search(r'"Dir": "(.*)"', go_mod)
-    assert place is not None, go_mod
-    (source / "go.mod").write_text(module_of((Path(place[1]) / "go.mod").read_text(encoding="utf-8")), encoding="utf-8")
+    directory = re.search(r'"Dir": "(.*)"', go_mod)
+    assert directory is not None, go_mod
+    (source / "go.mod").write_text(module_of((Path(directory[1]) / "go.mod").read_text(encoding="utf-8")), encoding="utf-8")
     _go(source, "mod", "tidy", "-e")  # -e: tests of others import what can't be had
     version = f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}"
     less = "k8s.io/kubernetes/...=-l -dwarf=false"  # to compile: nobody debugs it, or measures it
@@ -81,7 +81,7 @@ def _build(scratch: Path) -> None:
     _go(source, "build", "-ldflags", "-s -w", "-o", str(programs / "helm"), "helm.sh/helm/v3/cmd/helm")
     for name in NAMES:
         (programs / name).symlink_to("kubernetes")
-    (programs / "pause.c").write_bytes((Path(place[1]) / "build/pause/linux/pause.c").read_bytes())
+    (programs / "pause.c").write_bytes((Path(directory[1]) / "build/pause/linux/pause.c").read_bytes())
 
 
 def _go(directory: Path, *arguments: str) -> str:

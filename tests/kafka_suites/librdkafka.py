@@ -43,8 +43,8 @@ TIMEOUT_MULTIPLIER = 3
 OPTIONS = ("-p1", "-L")
 # These tests break their own connections. The others run with -E, so that their sockets are those of the system.
 EMULATED_SOCKETS = ("0049", "0068", "0075", "0076", "0088", "0094")
-# Where tests run that need another broker than `plain`, by the methods of `Places`.
-PLACES = {
+# Where tests run that need another broker than `plain`, by the methods of `Environments`.
+ENVIRONMENTS = {
     **dict.fromkeys(("0109", "0115", "0119"), "client"),
     "0081": "without_acls",
     **dict.fromkeys(("0135", "0142"), "sasl"),
@@ -88,10 +88,10 @@ def run_tests(target: Target, tests: Sequence[str]) -> Iterator[Result]:
     for link in ("src", "tests/fixtures"):
         (target.directory / link).symlink_to(source() / "librdkafka" / link)
     with ExitStack() as brokers:
-        places = Places(target, brokers)
+        environments = Environments(target, brokers)
         for test in tests:
             try:
-                environment = places.environment(PLACES.get(test.partition("/")[0], "plain"))
+                environment = environments.environment(ENVIRONMENTS.get(test.partition("/")[0], "plain"))
             except Skipped as why:
                 yield Result(test, Verdict.SKIPPED, reason=str(why))
                 continue
@@ -130,7 +130,7 @@ def _run(target: Target, test: str, environment: Mapping[str, str]) -> Result:
     return outcome(number, done.stdout, done.returncode, time.monotonic() - begun, part=part, test=test)
 
 
-class Places:
+class Environments:
     """Where a test runs: the brokers of the target, or others that are started when the first test needs them."""
 
     def __init__(self, target: Target, brokers: ExitStack) -> None:
@@ -139,16 +139,16 @@ class Places:
         self._secured: Secured | None = None
         self._found: dict[str, dict[str, str]] = {}
 
-    def environment(self, place: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
         """Returns what the test runner needs in its environment. Raises Skipped where this place cannot be had."""
-        if place not in self._found:
-            settings, environment = getattr(self, f"_{place}")()
+        if name not in self._found:
+            settings, environment = getattr(self, f"_{name}")()
             lines = {"broker.address.family": "v4", "test.timeout.multiplier": str(TIMEOUT_MULTIPLIER), **settings}
-            configuration = self._target.directory / f"test-{place}.conf"
+            configuration = self._target.directory / f"test-{name}.conf"
             configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
             brokers = settings["bootstrap.servers"]
-            self._found[place] = {"RDKAFKA_TEST_CONF": str(configuration), "BROKERS": brokers, **environment}
-        return self._found[place]
+            self._found[name] = {"RDKAFKA_TEST_CONF": str(configuration), "BROKERS": brokers, **environment}
+        return self._found[name]
 
     def _plain(self) -> tuple[dict[str, str], dict[str, str]]:
         return {"bootstrap.servers": self._target.bootstrap}, {}

@@ -30,12 +30,12 @@ class Server:
     def said(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def await_value(self, look: Callable[[], _Found | None], what: str, timeout_s: float) -> _Found:
+    def await_value(self, find: Callable[[], _Found | None], what: str, timeout_s: float) -> _Found:
         """Returns the first value of `look` that is not None; an OSError means not yet. Raises ServerFailed in the end."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                found = look()
+                found = find()
             except OSError:
                 found = None
             if found is not None:

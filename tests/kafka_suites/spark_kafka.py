@@ -107,7 +107,7 @@ class Written:
             "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
             "timestampType": pa.array([CREATE_TIME] * count, pa.int32()),
         }
-        return _by_place(pa.table(columns))
+        return _by_position(pa.table(columns))
 
 
 @functools.cache
@@ -115,13 +115,13 @@ def _flights() -> Flights:
     return load_flights()
 
 
-def _by_place(rows: pa.Table) -> pa.Table:
+def _by_position(rows: pa.Table) -> pa.Table:
     return rows.sort_by([("partition", "ascending"), ("offset", "ascending")]).combine_chunks()
 
 
 def read_rows(folder: Path) -> pa.Table:
     """Returns what a job wrote, by partition and offset."""
-    return _by_place(pa.concat_tables([pyarrow.parquet.read_table(file) for file in sorted(folder.glob("*.parquet"))]))
+    return _by_position(pa.concat_tables([pyarrow.parquet.read_table(file) for file in sorted(folder.glob("*.parquet"))]))
 
 
 def expect_rows(found: pa.Table, wanted: pa.Table, what: str) -> None:

@@ -75,6 +75,6 @@ def runner(tests_by_name: Mapping[str, Callable[[Target], object]]) -> Runner:
 
 def summary(error: Exception) -> str:
     """Returns the error on one line, with the place that raised it."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{said[-REASON_LENGTH_MAX:]} ({Path(place.filename).name}:{place.lineno})"
+    return f"{said[-REASON_LENGTH_MAX:]} ({Path(frame.filename).name}:{frame.lineno})"

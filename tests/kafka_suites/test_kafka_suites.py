@@ -147,9 +147,9 @@ def test_a_part_of_a_librdkafka_test_passes_only_where_a_subtest_of_that_name_ra
     assert (found.test, found.verdict) == ("0137/a-part", verdict)
 
 
-def test_every_place_of_a_librdkafka_test_can_be_made() -> None:
-    assert all(hasattr(librdkafka.Places, f"_{place}") for place in librdkafka.PLACES.values())
-    assert {each.test.partition("/")[0] for each in listed("librdkafka")} >= librdkafka.PLACES.keys()
+def test_every_environment_of_a_librdkafka_test_can_be_made() -> None:
+    assert all(hasattr(librdkafka.Environments, f"_{name}") for name in librdkafka.ENVIRONMENTS.values())
+    assert {each.test.partition("/")[0] for each in listed("librdkafka")} >= librdkafka.ENVIRONMENTS.keys()
 
 
 def test_the_closing_lines_of_go_are_read() -> None:

@@ -195,8 +195,8 @@ def _member_events(group: str, member: str, lines: Sequence[Mapping[str, Any]]) 
             case "partitions_revoked":
                 yield GaveUp(time_s, group, member, tuple(each["partition"] for each in line["partitions"]))
             case "record_data":
-                placed = ((line["offset"], _value(line["value"])),)
-                yield HandedOut(time_s, group, member, -1, line["partition"], placed)
+                records = ((line["offset"], _value(line["value"])),)
+                yield HandedOut(time_s, group, member, -1, line["partition"], records)
             case "records_consumed":
                 for each in line["partitions"]:
                     yield Processed(time_s, group, member, each["partition"], each["maxOffset"] + 1)

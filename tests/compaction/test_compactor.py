@@ -355,7 +355,7 @@ def test_a_topic_that_is_deleted_in_the_middle_leaves_no_file() -> None:
     on_a_bucket(work)
 
 
-def test_records_of_a_topic_that_nobody_knows_stay_in_their_segments() -> None:
+def test_records_of_an_unknown_topic_stay_in_their_segments() -> None:
     async def work(scene: Scene) -> None:
         unknown = partition_of(0, topic=9)
         key = scene.store.segment(7, {unknown: [batch_of(b"v")], ORDERS: [batch_of(b"v")]})
@@ -471,7 +471,7 @@ def test_a_loser_that_may_not_delete_its_file_tells_of_the_permission_that_is_mi
     assert sum("s3:DeleteObject" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_one_that_stalls_until_all_it_knew_was_replaced_trimmed_and_collected_changes_nothing() -> None:
+def test_a_compactor_that_stalls_until_its_plan_is_outdated_changes_nothing() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         stalled, tick, go_on = await stalled_at_its_manifest(scene)
@@ -514,7 +514,7 @@ def test_a_bucket_that_is_away_is_waited_for() -> None:
     on_a_bucket(work)
 
 
-def test_an_error_that_nobody_foresaw_stops_its_own_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_stops_only_its_own_step_of_the_compactor(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
         compactor = scene.compactor()
@@ -533,7 +533,7 @@ def test_an_error_that_nobody_foresaw_stops_its_own_step_alone(monkeypatch: pyte
     on_a_bucket(work)
 
 
-def test_an_error_that_nobody_foresaw_keeps_its_own_partition_alone_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_keeps_only_its_partition_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"w")]})
         compactor = scene.compactor()
@@ -559,7 +559,7 @@ def test_an_error_that_nobody_foresaw_keeps_its_own_partition_alone_in_segments(
     on_a_bucket(work)
 
 
-def test_what_is_away_for_too_long_is_told_and_begun_anew() -> None:
+def test_an_outage_of_the_bucket_is_reported_and_the_next_pass_catches_up() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         compactor = scene.compactor()
@@ -600,7 +600,7 @@ def test_a_file_that_is_not_what_was_written_is_never_named(monkeypatch: pytest.
     on_a_bucket(work)
 
 
-def test_the_loop_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_of_the_compactor_continues_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         compactor = scene.compactor()

@@ -58,7 +58,7 @@ def test_an_upload_whose_answer_was_lost_is_there() -> None:
     on_a_bucket(work)
 
 
-def test_it_is_taken_back_where_the_newest_manifest_has_that_version_and_does_not_name_it() -> None:
+def test_an_uploaded_file_is_deleted_if_the_newest_manifest_has_its_version_and_does_not_name_it() -> None:
     async def work(scene: Scene) -> None:
         manifest = await small_files(scene)
         context = scene.context()

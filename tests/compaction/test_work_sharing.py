@@ -43,7 +43,7 @@ def test_each_name_belongs_to_one_and_all_of_them_to_who_is_left() -> None:
     run(main())
 
 
-def test_one_that_died_is_gone_when_its_lease_ends_and_one_that_lost_its_lease_comes_back() -> None:
+def test_a_dead_compactor_leaves_when_its_lease_ends_and_one_that_lost_its_lease_registers_again() -> None:
     async def main() -> None:
         store = EtcdModel(virtual_loop().time)
         expiring = asyncio.create_task(store.run())

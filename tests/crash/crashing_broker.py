@@ -175,16 +175,16 @@ class _Counted(Coroutine[Any, Any, Any]):
         if not self._begun:
             self._begun = True
             self._points.pass_by(f"begin {self.__qualname__}")
-        elif (place := _place(self._inner)) is not None:
-            self._points.pass_by(f"await {place}")
+        elif (position := _suspended_at(self._inner)) is not None:
+            self._points.pass_by(f"await {position}")
 
 
-def _place(coroutine: Any) -> str | None:
+def _suspended_at(coroutine: Any) -> str | None:
     """The innermost await in code of gateway or segments at which a coroutine is suspended."""
-    place = None
+    position = None
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None)
         if frame is not None and frame.f_code.co_filename.startswith(OURS):
-            place = f"{frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+            position = f"{frame.f_code.co_filename.removeprefix(ROOT)}:{frame.f_lineno} {frame.f_code.co_qualname}"
         coroutine = getattr(coroutine, "cr_await", None)
-    return place
+    return position

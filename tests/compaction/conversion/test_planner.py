@@ -28,7 +28,7 @@ def planned(unit: CompactionUnit | None) -> dict[TopicPartition, tuple[int, int]
     return {} if unit is None else {one.partition: (one.base_offset, one.end_offset) for one in unit.partitions}
 
 
-def places(unit: CompactionUnit | None) -> list[tuple[int, int]]:
+def segments_of(unit: CompactionUnit | None) -> list[tuple[int, int]]:
     return [] if unit is None else [(segment.session, segment.seq) for segment in unit.segments]
 
 
@@ -77,8 +77,8 @@ def test_unit_after_unit_takes_every_run_that_follows_without_a_gap_once(
             for footer in found:
                 for run in footer.runs:
                     if run.partition == one.partition and one.base_offset <= run.base_offset < one.end_offset:
-                        place = footer.session, footer.seq
-                        needed[place] = min(needed.get(place, 1 << 30), run.start)
+                        segment = footer.session, footer.seq
+                        needed[segment] = min(needed.get(segment, 1 << 30), run.start)
                         in_unit += RUN_BYTES
         assert {(one.session, one.seq): one.start for one in unit.segments} == needed
         assert len(unit.segments) == len(needed), "each is read once"
@@ -124,7 +124,7 @@ def test_where_there_is_no_room_for_more_all_that_waits_is_due_those_written_fir
     rule = RULE._replace(due_bytes=1 << 30, scratch_bytes_max=6 * RUN_BYTES)
     unit = plan(state, rule=rule)
     assert planned(unit) == {A: (0, 3), B: (0, 3)}
-    assert places(unit) == [(1, 0), (1, 1), (1, 2)]
+    assert segments_of(unit) == [(1, 0), (1, 1), (1, 2)]
     assert plan(state, rule=RULE._replace(due_bytes=1 << 30)) is None
     assert planned(plan(state, rule=RULE._replace(due_bytes=1 << 30, runs_max=12))) == {A: (0, 6), B: (0, 6)}
 

@@ -38,7 +38,7 @@ def hear(scene: Scene, clock: StoreClock, *, off_ms: int = 0) -> None:
 
 
 def segments_in(scene: Scene) -> list[str]:
-    return [key for key in scene.store.keys("wal/") if (place := parse_wal_key(key)) and place.seq is not None]
+    return [key for key in scene.store.keys("wal/") if (parsed := parse_wal_key(key)) and parsed.seq is not None]
 
 
 def files_in(scene: Scene, topic: str = "orders") -> list[str]:
@@ -250,7 +250,7 @@ def test_what_a_clock_that_is_behind_writes_keeps_its_grace_for_compactors_whose
         await tick(scene.compactor(SETTINGS, clock=clock))
         scene.ahead_ms += DAY_MS
         now = scene.now_ms()
-        (marker,) = (key for key in scene.store.keys("wal/") if (place := parse_wal_key(key)) and place.trimmed_to is not None)
+        (marker,) = (key for key in scene.store.keys("wal/") if (parsed := parse_wal_key(key)) and parsed.trimmed_to is not None)
         assert now <= msgspec.json.decode(scene.store.content(marker), type=TrimRecord).trimmed_at_ms <= now + 1000
         manifest = await scene.manifest()
         assert now <= min(manifest.written_at_ms, *(file.appended_by_ms for file in manifest.files)) <= now + 1000

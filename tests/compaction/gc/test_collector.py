@@ -53,7 +53,7 @@ def orphan(scene: Scene, version: int, *, partition: TopicPartition = ORDERS) ->
 # ── orphans ──
 
 
-def test_an_orphan_that_nobody_can_name_any_more_goes_at_once() -> None:
+def test_an_orphan_file_that_no_manifest_can_name_any_more_is_deleted_at_once() -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         key = orphan(scene, 1)
@@ -66,7 +66,7 @@ def test_an_orphan_that_nobody_can_name_any_more_goes_at_once() -> None:
     on_a_bucket(work)
 
 
-def test_one_that_a_writer_may_still_name_waits_for_the_grace_and_then_the_version_is_taken() -> None:
+def test_an_orphan_file_that_a_writer_may_still_name_is_kept_for_the_grace_and_then_its_version_is_taken() -> None:
     async def work(scene: Scene) -> None:
         manifest = await write_files(scene, [record(0, at_ms=scene.now_ms())])
         key = orphan(scene, 2)
@@ -85,7 +85,7 @@ def test_one_that_a_writer_may_still_name_waits_for_the_grace_and_then_the_versi
     on_a_bucket(work)
 
 
-def test_one_that_is_named_meanwhile_stays() -> None:
+def test_an_orphan_file_that_a_manifest_names_meanwhile_is_kept() -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         hidden = {}
@@ -248,7 +248,7 @@ def test_a_topic_that_was_restored_and_is_deleted_again_has_a_grace_of_its_own()
 
 
 @pytest.mark.parametrize("marked_late", [False, True])
-def test_one_that_is_deleted_again_under_the_eyes_of_who_deletes_has_it_too(marked_late: bool) -> None:
+def test_a_topic_that_is_deleted_again_while_the_collector_deletes_it_is_collected_too(marked_late: bool) -> None:
     """Also while the first marker alone is there: the second one comes a moment after the metadata cease to name the topic."""
 
     async def work(scene: Scene) -> None:
@@ -554,20 +554,20 @@ def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_me
 def test_a_listing_is_told_partition_by_partition() -> None:
     topic_a, topic_b, over = TopicId("a" * 32), TopicId("b" * 32), TopicId("c" * 32)
 
-    def place(topic_id: TopicId, number: int) -> TopicPartition:
+    def partition_at(topic_id: TopicId, number: int) -> TopicPartition:
         return TopicPartition(topic_id, Partition(number))
 
     def file(topic_id: TopicId, number: int, offset: int) -> str:
-        return history_file_key("t", place(topic_id, number), history_file_name(Offset(offset), Offset(offset), 1, "0" * 16))
+        return history_file_key("t", partition_at(topic_id, number), history_file_name(Offset(offset), Offset(offset), 1, "0" * 16))
 
     keys = sorted(
         [
-            *(manifest_key("t", place(topic_a, number), version) for number in (0, 1, 2) for version in (1, 2)),
+            *(manifest_key("t", partition_at(topic_a, number), version) for number in (0, 1, 2) for version in (1, 2)),
             topic_mirror_key("t", topic_a, Revision(1)),
             *(file(topic_a, number, offset) for number in (1, 10, 2) for offset in (0, 1)),
-            manifest_key("t", place(topic_b, 0), 5),
+            manifest_key("t", partition_at(topic_b, 0), 5),
             deleted_topic_key("t", over, Revision(3)),
-            manifest_key("t", place(over, 0), 5),
+            manifest_key("t", partition_at(over, 0), 5),
             file(over, 0, 0),
         ]
     )
@@ -579,16 +579,16 @@ def test_a_listing_is_told_partition_by_partition() -> None:
             assert one == Remains(TopicIncarnation("t", over), Revision(3)) or isinstance(one, ListedPartition)
             reported += [one] if isinstance(one, ListedPartition) else []
     assert [(one.partition, one.versions, len(one.files)) for one in reported] == [
-        (place(topic_a, 1), [1, 2], 2),
-        (place(topic_a, 10), [], 2),
-        (place(topic_a, 2), [1, 2], 2),
-        (place(topic_a, 0), [1, 2], 0),
-        (place(topic_b, 0), [5], 0),
+        (partition_at(topic_a, 1), [1, 2], 2),
+        (partition_at(topic_a, 10), [], 2),
+        (partition_at(topic_a, 2), [1, 2], 2),
+        (partition_at(topic_a, 0), [1, 2], 0),
+        (partition_at(topic_b, 0), [5], 0),
     ]
     assert {found.size_bytes for one in reported for found in one.files} == {7}
 
 
-def test_lives_that_are_over_and_have_left_something_are_told_with_their_newest_marker() -> None:
+def test_deleted_topics_with_objects_left_are_listed_with_their_newest_marker() -> None:
     ids = [TopicId(letter * 32) for letter in "abcdef"]
     before, behind, alone, live, twice, last = ids
     keys = sorted(

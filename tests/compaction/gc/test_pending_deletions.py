@@ -11,17 +11,17 @@ def deletion(version: int) -> ManifestNotice:
     return ManifestNotice(*ORDERS, version, is_deletion=True)
 
 
-def looks(heard: PendingDeletions, *, until_ms: int, each_ms: int = 1000) -> list[int]:
+def lookup_times(heard: PendingDeletions, *, until_ms: int, each_ms: int = 1000) -> list[int]:
     return [now_ms for now_ms in range(0, until_ms, each_ms) if heard.due(now_ms=now_ms)]
 
 
-def test_what_is_not_there_is_looked_for_ever_more_seldom_as_long_as_its_notice_stands() -> None:
+def test_a_missing_manifest_is_looked_up_at_growing_intervals_while_its_notice_stands() -> None:
     heard = PendingDeletions()
     heard.hear([deletion(3)], now_ms=0)
-    looked = looks(heard, until_ms=3_600_000)
-    assert looked[:4] == [0, PAUSE_MS, 3 * PAUSE_MS, 7 * PAUSE_MS]
-    assert 600_000 - PAUSE_MS_MAX <= looked[-1] < 600_000
-    assert len(looked) < 20
+    times = lookup_times(heard, until_ms=3_600_000)
+    assert times[:4] == [0, PAUSE_MS, 3 * PAUSE_MS, 7 * PAUSE_MS]
+    assert 600_000 - PAUSE_MS_MAX <= times[-1] < 600_000
+    assert len(times) < 20
     assert not heard._heard
 
 
@@ -30,7 +30,7 @@ def test_what_was_found_is_forgotten_and_what_others_than_leaders_did_is_not_loo
     heard.hear([deletion(3), ManifestNotice(*PAYMENTS, 9)], now_ms=0)
     assert heard.due(now_ms=0) == [(ORDERS, 3)]
     heard.found(ORDERS)
-    assert looks(heard, until_ms=3_600_000) == []
+    assert lookup_times(heard, until_ms=3_600_000) == []
 
 
 def test_a_further_notice_is_due_at_once_and_no_older_one_takes_a_version_back() -> None:

@@ -23,18 +23,26 @@ PAGE = (Path(__file__).parents[3] / "docs" / "parquet.md").read_text()
 
 async def lay_version(store: DirectoryObjectStore, partition: int, version: int, *bounds: int, log_start: int = 0) -> None:
     """A manifest that names a file of the offsets between each two bounds."""
-    place = TopicPartition(ORDERS, Partition(partition))
+    topic_partition = TopicPartition(ORDERS, Partition(partition))
     files = []
     for base, end in pairwise(bounds):
         name = history_file_name(Offset(base), Offset(end - 1), version, f"{base:016x}")
         columns = columns_of([record(offset) for offset in range(base, end)])
         written = write_history([columns], name=name, topic="orders", partition=partition)
-        await store.create(history_file_key("orders", place, name), [memoryview(written.body)])
+        await store.create(history_file_key("orders", topic_partition, name), [memoryview(written.body)])
         files.append(written.file)
     manifest = Manifest(
-        ORDERS, place.partition, version, "w", 0, "compaction", Offset(log_start), Offset(bounds[-1] if bounds else 0), tuple(files)
+        ORDERS,
+        topic_partition.partition,
+        version,
+        "w",
+        0,
+        "compaction",
+        Offset(log_start),
+        Offset(bounds[-1] if bounds else 0),
+        tuple(files),
     )
-    await store.create(manifest_key("orders", place, version), [encode_manifest(manifest)])
+    await store.create(manifest_key("orders", topic_partition, version), [encode_manifest(manifest)])
 
 
 async def lay_bucket(root: Path) -> None:

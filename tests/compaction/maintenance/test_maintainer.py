@@ -83,7 +83,7 @@ def test_bytes_in_segments_count_for_retention_bytes() -> None:
     on_a_bucket(work)
 
 
-def test_what_retention_can_not_delete_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_retention_cannot_delete_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         now = scene.now_ms()
         await configure(scene, retention_ms="1000")
@@ -217,7 +217,7 @@ def test_a_file_that_is_damaged_is_not_merged_and_the_others_go_on(caplog: pytes
     on_a_bucket(work)
 
 
-def test_an_error_that_nobody_foresaw_stops_its_own_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_stops_maintenance_of_its_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         other = TopicPartition(ORDERS.topic_id, Partition(ORDERS.partition + 1))
         await small_files(scene)
@@ -432,7 +432,7 @@ def test_what_is_left_out_on_purpose_counts_as_conserved() -> None:
 
 
 @pytest.mark.parametrize("removes", [True, False])
-def test_a_pass_that_another_has_finished_meanwhile_is_not_remembered_in_its_place(removes: bool) -> None:
+def test_a_pass_does_not_overwrite_what_another_has_finished_meanwhile(removes: bool) -> None:
     """Else the tombstones that the other one counted would be forgotten."""
 
     async def work(scene: Scene) -> None:

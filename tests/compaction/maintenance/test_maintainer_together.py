@@ -57,7 +57,7 @@ def test_a_commit_that_another_was_faster_with_is_made_again_and_leaves_nothing_
     on_a_bucket(work)
 
 
-def test_who_was_overtaken_plans_again_though_nobody_tells_him() -> None:
+def test_a_maintainer_that_was_overtaken_plans_again_without_a_notice() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, retention_ms="1000")
         await write_files(scene, some(0, 2, at_ms=0), some(2, 2, at_ms=scene.now_ms() + 10**9))

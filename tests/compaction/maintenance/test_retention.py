@@ -24,7 +24,7 @@ def test_a_file_goes_when_its_newest_record_is_too_old() -> None:
     assert (plan.log_start_offset, plan.files, plan.size_bytes, plan.held_back) == (20, 2, 20, None)
 
 
-def test_minus_one_keeps_for_ever() -> None:
+def test_retention_of_minus_one_keeps_all_records() -> None:
     manifest = manifest_of(files_side_by_side([10] * 4, [0] * 4))
     assert plan_retention(manifest, settings(), pending_bytes=1 << 50, now_ms=NOW).log_start_offset is None
 

@@ -155,8 +155,8 @@ async def check_deletable(scene: Scene, key: str) -> None:
         return
     found = parsed.manifest or parsed.history
     assert found is not None, f"{key} is deleted, and its topic is not"
-    place = TopicPartition(parsed.topic_id, found.partition)
-    newest = await newest_manifest(plain(scene.store), parsed.name, place) or no_manifest(place)
+    partition = TopicPartition(parsed.topic_id, found.partition)
+    newest = await newest_manifest(plain(scene.store), parsed.name, partition) or no_manifest(partition)
     if parsed.manifest is not None:
         assert parsed.manifest.version < newest.version, f"{key} is the newest manifest"
         reported = {one.version: one.at_ms for one in newest.superseded}.get(parsed.manifest.version)

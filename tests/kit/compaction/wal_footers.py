@@ -18,10 +18,10 @@ from segments.wal.session_listing import ListedSession
 
 RUN_BYTES = 100
 # Session and place in it.
-Place = tuple[int, int]
+SegmentId = tuple[int, int]
 
 
-def footer_of(place: Place, runs: Mapping[TopicPartition, tuple[int, int]], *, written_at_ms: int = 0) -> SegmentFooter:
+def footer_of(segment: SegmentId, runs: Mapping[TopicPartition, tuple[int, int]], *, written_at_ms: int = 0) -> SegmentFooter:
     """`runs`: base and last offset of each partition's; RUN_BYTES each, side by side."""
     start = 40
     made: list[Run] = []
@@ -30,7 +30,7 @@ def footer_of(place: Place, runs: Mapping[TopicPartition, tuple[int, int]], *, w
         run = Run(partition, LeaderEpoch(1), Offset(base), Offset(last), records, start, start + RUN_BYTES, 0, 0, len(made), 1)
         made.append(run)
         start += RUN_BYTES
-    session, seq = SessionId(place[0]), SegmentSeq(place[1])
+    session, seq = SessionId(segment[0]), SegmentSeq(segment[1])
     return SegmentFooter(session, seq, seq, written_at_ms, tuple(made), np.zeros(len(made), BATCH_DTYPE))
 
 

@@ -19,7 +19,7 @@ SPOILED = "evil\u202ecod.exe"
 REPORTED = r"character 5 is U\+202E, a format character \(RIGHT-TO-LEFT OVERRIDE\)"
 
 
-def test_the_character_is_named_with_its_place() -> None:
+def test_the_invalid_character_is_named_with_its_index() -> None:
     assert why_not_plain(SPOILED) == "character 5 is U+202E, a format character (RIGHT-TO-LEFT OVERRIDE)"
     assert why_not_plain("\x1b[31m") == "character 1 is U+001B, a control character"
     assert why_not_plain("a\ud800") == "character 2 is U+D800, a surrogate"

@@ -34,5 +34,5 @@ def test_the_choice_stays_the_same_over_versions() -> None:
     assert [highest(f"group-{at}", ["b1", "b2", "b3"]) for at in range(6)] == ["b3", "b3", "b1", "b2", "b2", "b2"]
 
 
-def test_without_brokers_nobody_has_it() -> None:
+def test_without_brokers_no_broker_is_chosen() -> None:
     assert highest("billing", []) is None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from metadata.errors import TidelogError
 from metadata.group_member.member import GroupMember
 from metadata.group_member.settings import MemberSettings
-from metadata.group_member.state import MemberPhase as Place
+from metadata.group_member.state import MemberPhase
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, GroupPhase, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
@@ -129,7 +129,7 @@ class Reader:
 
     @property
     def is_settled(self) -> bool:
-        return not self.busy and self.member._member_state.phase is Place.STAYING
+        return not self.busy and self.member._member_state.phase is MemberPhase.STAYING
 
     @property
     def believes(self) -> set[TopicPartitionName]:

@@ -125,14 +125,14 @@ def test_keys_are_forgotten_a_month_after_their_end() -> None:
     assert forgettable([key, for_ever, revoked], NOW + 10 + FORGOTTEN_AFTER_MS) == [key, revoked]
 
 
-def test_what_is_no_key_is_corrupt_and_names_its_place() -> None:
+def test_an_invalid_api_key_record_is_corrupt_and_the_error_names_its_store_key() -> None:
     key, _ = made()
-    for place, value in (
+    for stored_at, value in (
         ("/tidelog/keys/0000000000000000", b"{"),
         ("/tidelog/keys/1111111111111111", encode_key(key)),
         ("/tidelog/keys/0000000000000000", encode_key(key).replace(b'"secret_sha256":"', b'"secret_sha256":"x')),
     ):
         with pytest.raises(Corrupt) as refused:
-            decode_key(kept(place, value))
-        assert place in refused.value.message
+            decode_key(kept(stored_at, value))
+        assert stored_at in refused.value.message
         assert key.secret_sha256 not in refused.value.message

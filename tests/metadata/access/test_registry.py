@@ -185,7 +185,7 @@ def test_lists_come_in_pages(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_nobody_is_answered_before_all_was_read_once(tmp_path: Path) -> None:
+def test_the_access_cache_is_unavailable_before_its_first_complete_read(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(Unavailable):
             world.cache.key("0" * 16)

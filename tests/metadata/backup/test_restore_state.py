@@ -24,7 +24,7 @@ def test_the_marker_says_which_cluster_is_restored() -> None:
         decode_restoring(KeyValue(LAYOUT.restoring, b"\xff", Revision(1), Revision(1), 1))
 
 
-def test_nobody_may_start_while_the_marker_is_there(tmp_path: Path) -> None:
+def test_a_broker_cannot_start_while_the_restore_marker_exists(tmp_path: Path) -> None:
     async def main() -> None:
         store = SqliteStore(tmp_path / "metadata.sqlite")
         await check_not_restoring(store, LAYOUT)

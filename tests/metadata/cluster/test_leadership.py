@@ -108,14 +108,14 @@ def test_a_session_that_holds_nothing_is_taken_off_the_list() -> None:
     assert pruned(current, set()) == state(span(4, 9)), "the leader may still write"
 
 
-def test_a_leader_that_hands_over_leaves_the_place_where_its_records_end() -> None:
+def test_a_leader_that_hands_over_records_the_segment_where_its_records_end() -> None:
     current = moving(state(span(2, 5), span(3, 8)), SessionId(9))
     assert handed_over(current, SegmentSeq(117), {SessionId(5), SessionId(8)}) == state(span(2, 5), span(3, 8, 117), span(4, 9))
     assert handed_over(current, SegmentSeq(0), {SessionId(5)}) == state(span(2, 5), span(4, 9)), "it wrote nothing"
     assert handed_over(current, SegmentSeq(0), set()) == state(span(4, 9))
 
 
-def test_a_leader_that_is_asked_to_hand_over_to_itself_lets_go_and_nobody_leads() -> None:
+def test_a_leader_that_hands_over_to_itself_releases_the_partition_without_a_successor() -> None:
     current = state(span(2, 5), span(3, 8))
     assert not current.is_closed
     closed = handed_over(moving(current, SessionId(8)), SegmentSeq(117), {SessionId(5)})

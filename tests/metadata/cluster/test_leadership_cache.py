@@ -70,7 +70,7 @@ def with_cache(scenario: Callable[[Cached], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_it_knows_each_state_with_its_revision_and_what_each_session_leads() -> None:
+def test_the_leadership_cache_knows_each_state_with_its_revision_and_the_partitions_of_each_session() -> None:
     async def scenario(c: Cached) -> None:
         first = await c.write(put(P0, led(1)), put(P1, led(1)))
         second = await c.write(put(P1, led(2)))
@@ -84,7 +84,7 @@ def test_it_knows_each_state_with_its_revision_and_what_each_session_leads() -> 
     with_cache(scenario)
 
 
-def test_it_knows_which_partitions_are_to_move() -> None:
+def test_the_leadership_cache_knows_which_partitions_are_to_move() -> None:
     async def scenario(c: Cached) -> None:
         asked = led(1, moving_to=2)
         await c.write(put(P0, asked), put(P1, asked), put(P2, led(1)))

@@ -25,7 +25,7 @@ def brokers(count: int, racks: str = "") -> list[Candidate]:
     return [Candidate(SessionId(number), racks[number - 1] if racks else "") for number in range(1, count + 1)]
 
 
-def place(
+def placement_of(
     leaders: Mapping[TopicPartition, SessionId | None],
     candidates: Sequence[Candidate],
     *,
@@ -49,27 +49,27 @@ def after(leaders: Mapping[TopicPartition, SessionId | None], placement: Placeme
 
 def test_new_partitions_are_dealt_out_evenly_topic_by_topic() -> None:
     leaders: dict[TopicPartition, SessionId | None] = {partition: None for topic in TOPICS for partition in partitions(4, topic)}
-    placed = place(leaders, brokers(2))
-    assert placed.moved == {}
+    placement = placement_of(leaders, brokers(2))
+    assert placement.moved == {}
     for topic in TOPICS:
-        assert Counter(session for partition, session in placed.given.items() if partition.topic_id == topic) == {1: 2, 2: 2}
+        assert Counter(session for partition, session in placement.given.items() if partition.topic_id == topic) == {1: 2, 2: 2}
 
 
 def test_what_a_dead_broker_led_goes_to_the_others_and_nothing_else_moves() -> None:
     names = partitions(9)
     leaders = {partition: SessionId(1 + number % 3) for number, partition in enumerate(names)}
-    placed = place(leaders, brokers(2))
-    assert placed.moved == {}
-    assert set(placed.given) == {partition for partition, session in leaders.items() if session == 3}
-    assert Counter(after(leaders, placed).values()) == {1: 5, 2: 4}
+    placement = placement_of(leaders, brokers(2))
+    assert placement.moved == {}
+    assert set(placement.given) == {partition for partition, session in leaders.items() if session == 3}
+    assert Counter(after(leaders, placement).values()) == {1: 5, 2: 4}
 
 
 def test_a_broker_that_comes_is_given_its_share_and_no_more() -> None:
     leaders = {partition: SessionId(1 + number % 2) for number, partition in enumerate(partitions(9))}
-    placed = place(leaders, brokers(3))
-    assert placed.given == {}
-    assert set(placed.moved.values()) == {3}
-    assert len(placed.moved) == 3
+    placement = placement_of(leaders, brokers(3))
+    assert placement.given == {}
+    assert set(placement.moved.values()) == {3}
+    assert len(placement.moved) == 3
 
 
 def test_a_draining_broker_gives_everything_away_and_is_given_nothing() -> None:
@@ -77,31 +77,31 @@ def test_a_draining_broker_gives_everything_away_and_is_given_nothing() -> None:
         partition: SessionId(1 + number % 2) for number, partition in enumerate(partitions(4))
     }
     leaders[TopicPartition(TOPICS[1], Partition(0))] = None
-    placed = place(leaders, [Candidate(SessionId(1), draining=True), Candidate(SessionId(2))])
-    assert set(after(leaders, placed).values()) == {2}
+    placement = placement_of(leaders, [Candidate(SessionId(1), draining=True), Candidate(SessionId(2))])
+    assert set(after(leaders, placement).values()) == {2}
 
 
 def test_brokers_that_all_drain_go_on_leading() -> None:
     leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(2))
-    placed = place(leaders, [Candidate(SessionId(1), draining=True)])
-    assert set(placed.given.values()) == {1}
-    assert place(after(leaders, placed), [Candidate(SessionId(1), draining=True)]) == Placement({}, {})
+    placement = placement_of(leaders, [Candidate(SessionId(1), draining=True)])
+    assert set(placement.given.values()) == {1}
+    assert placement_of(after(leaders, placement), [Candidate(SessionId(1), draining=True)]) == Placement({}, {})
 
 
 def test_without_brokers_nothing_is_decided() -> None:
-    assert place({partitions(1)[0]: SessionId(1)}, []) == Placement({}, {})
+    assert placement_of({partitions(1)[0]: SessionId(1)}, []) == Placement({}, {})
 
 
 def test_the_partitions_of_a_topic_are_spread_over_racks_before_brokers() -> None:
     leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(2))
-    placed = place(leaders, brokers(4, "aabb"))
-    assert {"aabb"[session - 1] for session in placed.given.values()} == {"a", "b"}
+    placement = placement_of(leaders, brokers(4, "aabb"))
+    assert {"aabb"[session - 1] for session in placement.given.values()} == {"a", "b"}
 
 
 def test_only_so_many_move_at_a_time() -> None:
     leaders = {partition: SessionId(1) for partition in partitions(10)}
-    assert len(place(leaders, brokers(2), moves_max=3).moved) == 3
-    assert len(place(leaders, brokers(2)).moved) == 5
+    assert len(placement_of(leaders, brokers(2), moves_max=3).moved) == 3
+    assert len(placement_of(leaders, brokers(2)).moved) == 5
 
 
 clusters = st.tuples(
@@ -124,11 +124,11 @@ def test_whatever_the_cluster_it_is_balanced_by_as_few_moves_as_that_takes(
     cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]],
 ) -> None:
     candidates, leaders = cluster
-    placed = place(leaders, candidates)
+    placement = placement_of(leaders, candidates)
     taking = {candidate.session for candidate in candidates if not candidate.draining} or {
         candidate.session for candidate in candidates
     }
-    led = after(leaders, placed)
+    led = after(leaders, placement)
     loads = Counter(dict.fromkeys(taking, 0))
     loads.update(session for session in led.values() if session is not None)
     assert set(loads) == taking
@@ -141,8 +141,8 @@ def test_whatever_the_cluster_it_is_balanced_by_as_few_moves_as_that_takes(
     )
     present = {candidate.session for candidate in candidates}
     leaving = sum(session in present - taking for session in leaders.values())
-    assert len(placed.moved) == too_much + leaving
-    assert place(led, candidates) == Placement({}, {}), "once placed, nothing is left to do"
+    assert len(placement.moved) == too_much + leaving
+    assert placement_of(led, candidates) == Placement({}, {}), "once placed, nothing is left to do"
 
 
 @given(clusters, st.randoms())
@@ -150,7 +150,7 @@ def test_the_order_of_the_question_does_not_matter(
     cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]], order: object
 ) -> None:
     candidates, leaders = cluster
-    assert place(dict(reversed(leaders.items())), candidates[::-1]) == place(leaders, candidates)
+    assert placement_of(dict(reversed(leaders.items())), candidates[::-1]) == placement_of(leaders, candidates)
 
 
 @given(clusters, st.integers(0, 2**39 - 1))
@@ -161,13 +161,13 @@ def test_what_is_on_its_way_counts_like_what_has_arrived(
     present = {candidate.session for candidate in candidates}
     arriving = {p: s for n, (p, s) in enumerate(leaders.items()) if s is not None and s in present and which >> n & 1}
     arrived = {partition: session for partition, session in leaders.items() if partition not in arriving}
-    assert place(arrived, candidates, arriving=arriving) == place(leaders, candidates)
+    assert placement_of(arrived, candidates, arriving=arriving) == placement_of(leaders, candidates)
 
 
 @pytest.mark.parametrize("count", [1, 7, 100])
 def test_one_broker_leads_everything(count: int) -> None:
     leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(count))
-    assert set(place(leaders, brokers(1)).given.values()) == {1}
+    assert set(placement_of(leaders, brokers(1)).given.values()) == {1}
 
 
 @given(
@@ -178,4 +178,4 @@ def test_a_look_at_the_loads_tells_whether_anything_would_be_moved(brokers: list
     loads = {SessionId(number): load for number, (load, _) in enumerate(brokers, 1)}
     sessions = [session for session, load in loads.items() for _ in range(load)]
     leaders = dict(zip(partitions(len(sessions)), sessions, strict=True))
-    assert is_balanced(loads, candidates) == (place(leaders, candidates).moved == {})
+    assert is_balanced(loads, candidates) == (placement_of(leaders, candidates).moved == {})

@@ -26,14 +26,14 @@ def rules(policy: StartPolicy) -> StartRules:
 
 
 @pytest.mark.parametrize("policy", StartPolicy)
-def test_it_begins_at_what_is_committed_whatever_the_policy(policy: StartPolicy) -> None:
+def test_a_member_starts_at_the_committed_offset_whatever_the_policy(policy: StartPolicy) -> None:
     assert rules(policy).at_committed("orders/1", 7) == GroupStart(7)
     assert rules(policy).at_committed("orders/1", 7, leader_epoch=4, epoch_end=7) == GroupStart(7)
     assert rules(policy).at_committed("orders/1", 7, leader_epoch=4, epoch_end=9) == GroupStart(7)
 
 
 @pytest.mark.parametrize("policy", BOTH)
-def test_it_goes_on_where_the_log_was_cut_below_what_is_committed(policy: StartPolicy) -> None:
+def test_a_member_resumes_at_the_cut_of_a_log_below_the_committed_offset(policy: StartPolicy) -> None:
     start = rules(policy).at_committed("orders/1", 7, leader_epoch=4, epoch_end=5)
     assert isinstance(start, GroupStart)
     assert (start.offset, start.is_end) == (5, False)

@@ -33,12 +33,12 @@ P0, P1 = ("orders", 0), ("orders", 1)
 
 def staying(*owned: TopicPartitionName, protocol: str = "cooperative-sticky", settings: MemberSettings = SETTINGS) -> MemberState:
     """In generation 1, which it asked for at 100 s."""
-    place = MemberState(settings)
-    place.join_request(["orders"], now_s=100)
-    place.joined(joined(1, protocol))
-    place.sync_request({}, now_s=100)
-    place.took(place.synced(synced(*owned)).assigned)
-    return place
+    member_state = MemberState(settings)
+    member_state.join_request(["orders"], now_s=100)
+    member_state.joined(joined(1, protocol))
+    member_state.sync_request({}, now_s=100)
+    member_state.took(member_state.synced(synced(*owned)).assigned)
+    return member_state
 
 
 def joined(generation: int, protocol: str = "cooperative-sticky") -> Joined:
@@ -52,20 +52,20 @@ def synced(*owned: TopicPartitionName) -> Synced:
     return Synced("consumer", "", encode_assignment(by_topic))
 
 
-def answered(place: MemberState, error: TidelogError | None, *, sent_s: float) -> Heard:
-    beat = place.beat(now_s=sent_s)
+def answered(member_state: MemberState, error: TidelogError | None, *, sent_s: float) -> Heard:
+    beat = member_state.beat(now_s=sent_s)
     assert beat is not None
-    return place.answered(beat, error)
+    return member_state.answered(beat, error)
 
 
 # ── joining ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_new_member_asks_for_its_id_first_and_a_static_one_need_not() -> None:
-    place = MemberState(SETTINGS)
-    assert place.join_request(["orders"], now_s=0).member_id_required
-    place.named(MemberIdRequired("join again", member_id="c-7"))
-    assert place.join_request(["orders"], now_s=0)[:2] == ("c-7", NO_INSTANCE)
+    member_state = MemberState(SETTINGS)
+    assert member_state.join_request(["orders"], now_s=0).member_id_required
+    member_state.named(MemberIdRequired("join again", member_id="c-7"))
+    assert member_state.join_request(["orders"], now_s=0)[:2] == ("c-7", NO_INSTANCE)
     static = MemberState(MemberSettings(instance_id="a")).join_request(["orders"], now_s=0)
     assert (static.instance_id, static.member_id_required) == ("a", False)
 
@@ -81,91 +81,91 @@ def test_who_holds_partitions_offers_cooperative_assignors_alone_and_says_what_i
 
 def test_what_an_eager_member_gave_up_to_join_is_told_to_an_eager_assignor_and_is_no_claim_to_a_cooperative_one() -> None:
     settings = MemberSettings(assignors=("sticky", "cooperative-sticky"))
-    place = staying(P0, protocol="sticky", settings=settings)
-    assert place.revokes_before_joining
-    place.gave_up(place.owned)
-    eager, cooperative = place.join_request(["orders"], now_s=0).protocols
+    member_state = staying(P0, protocol="sticky", settings=settings)
+    assert member_state.revokes_before_joining
+    member_state.gave_up(member_state.owned)
+    eager, cooperative = member_state.join_request(["orders"], now_s=0).protocols
     assert decode_subscription(eager.metadata).owned == {"orders": [0]}
     assert decode_subscription(cooperative.metadata).owned == {}
 
 
 def test_a_group_that_takes_an_assignor_which_was_not_offered_is_not_joined() -> None:
-    for place, protocol in ((MemberState(SETTINGS), "sticky"), (staying(P0), "range")):
-        place.join_request(["orders"], now_s=0)
+    for member_state, protocol in ((MemberState(SETTINGS), "sticky"), (staying(P0), "range")):
+        member_state.join_request(["orders"], now_s=0)
         with pytest.raises(InconsistentProtocol):
-            place.joined(joined(2, protocol))
+            member_state.joined(joined(2, protocol))
 
 
 def test_an_assignment_says_what_to_give_up_and_what_to_take_each_once_and_nothing_that_was_not_asked_for() -> None:
-    place = staying(P0)
+    member_state = staying(P0)
     reported = Synced("consumer", "", encode_assignment({"orders": [1, 1, -1], "secrets": [0]}))
-    assert place.synced(reported) == Moves(frozenset({P0}), frozenset({P1}), frozenset({("orders", -1), ("secrets", 0)}))
+    assert member_state.synced(reported) == Moves(frozenset({P0}), frozenset({P1}), frozenset({("orders", -1), ("secrets", 0)}))
     with pytest.raises(InvalidArgument):
-        place.synced(Synced("consumer", "", b"\0"))
+        member_state.synced(Synced("consumer", "", b"\0"))
 
 
 # ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_holds_what_it_owns_for_a_session_after_it_sent_what_was_answered_but_for_a_margin() -> None:
-    place = staying(P0)
-    assert place.holds_until_s == pytest.approx(100 + 9)
-    answered(place, None, sent_s=103)
-    assert place.holds_until_s == pytest.approx(103 + 9)
+def test_a_member_holds_its_partitions_for_a_session_timeout_less_a_margin_after_the_last_answered_heartbeat() -> None:
+    member_state = staying(P0)
+    assert member_state.holds_until_s == pytest.approx(100 + 9)
+    answered(member_state, None, sent_s=103)
+    assert member_state.holds_until_s == pytest.approx(103 + 9)
     for error in (Unavailable("?"), OutcomeUnknown("?")):
-        assert answered(place, error, sent_s=106) is Heard.NOTHING_NEW
-    assert place.holds_until_s == pytest.approx(103 + 9)
-    place.gave_up(place.owned)
-    assert place.holds_until_s == float("inf")
+        assert answered(member_state, error, sent_s=106) is Heard.NOTHING_NEW
+    assert member_state.holds_until_s == pytest.approx(103 + 9)
+    member_state.gave_up(member_state.owned)
+    assert member_state.holds_until_s == float("inf")
 
 
 def test_while_the_group_rebalances_heartbeats_keep_the_session_and_the_barrier_opens_all_the_same() -> None:
-    place = staying(P0)
-    answered(place, None, sent_s=103)
+    member_state = staying(P0)
+    answered(member_state, None, sent_s=103)
     for sent_s in range(104, 160):
-        answered(place, RebalanceInProgress("join again"), sent_s=sent_s)
-    assert place.holds_until_s == pytest.approx(103 + 58)
-    place.join_request(["orders"], now_s=160)
-    answered(place, RebalanceInProgress("join again"), sent_s=165)
-    place.joined(joined(2))
-    assert place.holds_until_s == pytest.approx(165 + 9), "the barrier opened after that heartbeat, with this member"
+        answered(member_state, RebalanceInProgress("join again"), sent_s=sent_s)
+    assert member_state.holds_until_s == pytest.approx(103 + 58)
+    member_state.join_request(["orders"], now_s=160)
+    answered(member_state, RebalanceInProgress("join again"), sent_s=165)
+    member_state.joined(joined(2))
+    assert member_state.holds_until_s == pytest.approx(165 + 9), "the barrier opened after that heartbeat, with this member"
 
 
 def test_a_member_whose_request_to_join_waits_keeps_what_it_owns_however_long_the_others_take() -> None:
-    place = staying(P0)
-    place.join_request(["orders"], now_s=110)
+    member_state = staying(P0)
+    member_state.join_request(["orders"], now_s=110)
     for sent_s in range(111, 300):
-        assert answered(place, RebalanceInProgress("wait", waits=True), sent_s=sent_s) is Heard.NOTHING_NEW
-    assert place.holds_until_s == pytest.approx(299 + 9)
+        assert answered(member_state, RebalanceInProgress("wait", waits=True), sent_s=sent_s) is Heard.NOTHING_NEW
+    assert member_state.holds_until_s == pytest.approx(299 + 9)
     for sent_s in range(300, 340):  # its call has ended, and the next coordinator does not know that it has joined
-        answered(place, RebalanceInProgress("join again"), sent_s=sent_s)
-    assert place.holds_until_s == pytest.approx(339 + 9)
-    assert "session timeout" in place.why_not_held
-    answered(place, RebalanceInProgress("join again"), sent_s=355)
-    assert place.holds_until_s == pytest.approx(299 + 58)
-    assert "rebalance timeout" in place.why_not_held
+        answered(member_state, RebalanceInProgress("join again"), sent_s=sent_s)
+    assert member_state.holds_until_s == pytest.approx(339 + 9)
+    assert "session timeout" in member_state.why_not_held
+    answered(member_state, RebalanceInProgress("join again"), sent_s=355)
+    assert member_state.holds_until_s == pytest.approx(299 + 58)
+    assert "rebalance timeout" in member_state.why_not_held
 
 
 def test_until_it_has_its_assignment_heartbeats_keep_the_session_alone() -> None:
-    place = staying(P0)
-    place.join_request(["orders"], now_s=110)
-    place.joined(joined(2))
+    member_state = staying(P0)
+    member_state.join_request(["orders"], now_s=110)
+    member_state.joined(joined(2))
     for sent_s in range(111, 165):
-        assert answered(place, None, sent_s=sent_s) is Heard.NOTHING_NEW
-    assert place.holds_until_s == pytest.approx(110 + 58), "whoever does not ask for the assignment in time is lost"
-    place.sync_request({}, now_s=165)
-    place.synced(synced(P0))
-    answered(place, None, sent_s=168)
-    assert place.holds_until_s == pytest.approx(168 + 9)
+        assert answered(member_state, None, sent_s=sent_s) is Heard.NOTHING_NEW
+    assert member_state.holds_until_s == pytest.approx(110 + 58), "whoever does not ask for the assignment in time is lost"
+    member_state.sync_request({}, now_s=165)
+    member_state.synced(synced(P0))
+    answered(member_state, None, sent_s=168)
+    assert member_state.holds_until_s == pytest.approx(168 + 9)
 
 
 def test_an_answer_to_join_that_began_no_generation_says_nothing_of_a_barrier_that_began_since() -> None:
-    place = staying(P0)
-    place.join_request(["orders"], now_s=110)
-    answered(place, RebalanceInProgress("join again"), sent_s=150)  # it overtook the answer
-    place.joined(joined(1))
-    answered(place, RebalanceInProgress("join again"), sent_s=167)
-    assert place.holds_until_s == pytest.approx(110 + 58)
+    member_state = staying(P0)
+    member_state.join_request(["orders"], now_s=110)
+    answered(member_state, RebalanceInProgress("join again"), sent_s=150)  # it overtook the answer
+    member_state.joined(joined(1))
+    answered(member_state, RebalanceInProgress("join again"), sent_s=167)
+    assert member_state.holds_until_s == pytest.approx(110 + 58)
 
 
 # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,46 +179,46 @@ def test_what_an_answer_to_a_heartbeat_means() -> None:
 
 
 def test_a_heartbeat_of_a_generation_before_means_nothing() -> None:
-    place = staying(P0)
-    beat = place.beat(now_s=103)
-    place.join_request(["orders"], now_s=104)
-    place.joined(joined(2))
+    member_state = staying(P0)
+    beat = member_state.beat(now_s=103)
+    member_state.join_request(["orders"], now_s=104)
+    member_state.joined(joined(2))
     assert beat is not None
     for error in (RebalanceInProgress(""), UnknownMember("")):
-        assert place.answered(beat, error) is Heard.NOTHING_NEW
+        assert member_state.answered(beat, error) is Heard.NOTHING_NEW
     assert MemberState(SETTINGS).beat(now_s=0) is None
 
 
-def test_who_waits_to_join_and_hears_that_nobody_knows_of_it_asks_again() -> None:
-    place = staying(P0)
-    place.join_request(["orders"], now_s=110)
+def test_a_join_is_repeated_only_after_a_later_heartbeat_contradicts_it() -> None:
+    member_state = staying(P0)
+    member_state.join_request(["orders"], now_s=110)
     for error in (None, StaleGeneration(""), RebalanceInProgress("join again")):
-        assert answered(place, error, sent_s=111) is Heard.NOTHING_NEW, "it may have overtaken the request"
+        assert answered(member_state, error, sent_s=111) is Heard.NOTHING_NEW, "it may have overtaken the request"
     for error in (None, RebalanceInProgress("join again")):
-        assert answered(place, error, sent_s=114) is Heard.ASK_AGAIN
-    assert answered(place, RebalanceInProgress("wait", waits=True), sent_s=114) is Heard.NOTHING_NEW
-    assert answered(place, UnknownMember(""), sent_s=111) is Heard.ENDED
+        assert answered(member_state, error, sent_s=114) is Heard.ASK_AGAIN
+    assert answered(member_state, RebalanceInProgress("wait", waits=True), sent_s=114) is Heard.NOTHING_NEW
+    assert answered(member_state, UnknownMember(""), sent_s=111) is Heard.ENDED
 
 
 def test_who_waits_to_join_and_hears_of_the_next_generation_looks_again_before_it_gives_up_the_answer() -> None:
-    place = staying(P0)
+    member_state = staying(P0)
     for asked_s in (110, 120):
-        place.join_request(["orders"], now_s=asked_s)
-        assert answered(place, StaleGeneration(""), sent_s=asked_s + 4) is Heard.CHECK_AGAIN, "the answer may be on its way"
-        assert answered(place, StaleGeneration(""), sent_s=asked_s + 5) is Heard.ASK_AGAIN
+        member_state.join_request(["orders"], now_s=asked_s)
+        assert answered(member_state, StaleGeneration(""), sent_s=asked_s + 4) is Heard.CHECK_AGAIN, "the answer may be on its way"
+        assert answered(member_state, StaleGeneration(""), sent_s=asked_s + 5) is Heard.ASK_AGAIN
 
 
 def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_the_group_does_not_know_it() -> None:
     for why, member_id in ((StaleGeneration(""), ME), (UnknownMember(""), NO_MEMBER)):
-        place = staying(P0, P1)
-        assert place.lost(why) == {P0, P1}
-        assert (place.owned, place.generation, place.member_id, place.phase) == (
+        member_state = staying(P0, P1)
+        assert member_state.lost(why) == {P0, P1}
+        assert (member_state.owned, member_state.generation, member_state.member_id, member_state.phase) == (
             frozenset(),
             NO_GENERATION,
             member_id,
             MemberPhase.OUT,
         )
-        assert len(place.join_request(["orders"], now_s=0).protocols) == 2
+        assert len(member_state.join_request(["orders"], now_s=0).protocols) == 2
 
 
 # ── the leader ──────────────────────────────────────────────────────────────────────────────────────────────────────────

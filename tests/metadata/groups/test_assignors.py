@@ -67,7 +67,7 @@ def test_each_partition_goes_to_one_member_that_subscribes_to_its_topic(
 
 @pytest.mark.parametrize("name", ["roundrobin", "sticky"])
 @given(counts=COUNTS, group=members(alike=True))
-def test_with_equal_subscriptions_nobody_has_two_more_than_another(
+def test_with_equal_subscriptions_members_differ_by_at_most_one_partition(
     name: str, counts: Mapping[str, int], group: Sequence[Subscriber]
 ) -> None:
     assigned = sizes(ASSIGNORS[name](counts, group))
@@ -75,7 +75,7 @@ def test_with_equal_subscriptions_nobody_has_two_more_than_another(
 
 
 @given(counts=COUNTS, group=members())
-def test_sticky_leaves_nobody_two_more_than_another_who_could_have_one_of_them(
+def test_the_sticky_assignor_never_gives_a_member_two_partitions_more_than_another_that_could_take_one(
     counts: Mapping[str, int], group: Sequence[Subscriber]
 ) -> None:
     assignment = sticky_assignor(counts, group)

@@ -71,7 +71,7 @@ def test_a_directory_is_free_again_when_it_was_closed(tmp_path: Path) -> None:
         data.close()
 
 
-def test_a_lock_that_nobody_holds_is_taken_over_whatever_it_says(tmp_path: Path) -> None:
+def test_a_lock_file_of_an_ended_process_is_taken_over_whatever_its_contents(tmp_path: Path) -> None:
     for text in (b"", b"tidelog data directory\n{", b"tidelog data directory\n" + b"x" * 10_000):
         (tmp_path / "LOCK").write_bytes(text)
         with DataDirectory(tmp_path):

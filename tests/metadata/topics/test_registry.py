@@ -170,7 +170,7 @@ def test_max_message_bytes_is_bounded_by_what_the_brokers_take(tmp_path: Path) -
     run(test())
 
 
-def test_of_many_creates_of_one_name_one_succeeds(on_cluster: OnCluster) -> None:
+def test_one_of_many_concurrent_creates_of_a_topic_name_succeeds(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         brokers = [c.other_broker() for _ in range(8)]
         results = await asyncio.gather(*(broker.create("orders", 3) for broker in brokers), return_exceptions=True)

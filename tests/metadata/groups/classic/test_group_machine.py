@@ -110,9 +110,9 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(leader_too=st.booleans())
     def everybody_asks_for_its_assignment(self, leader_too: bool) -> None:
         group = self.played.group
-        for place, member in enumerate([*group.members, *self.played.group.announced]):
+        for index, member in enumerate([*group.members, *self.played.group.announced]):
             if member != group.leader:
-                self.asks_for_its_assignment(place, 0)
+                self.asks_for_its_assignment(index, 0)
         if leader_too:
             self.asks_for_its_assignment(list(group.members).index(group.leader), 0)
 

@@ -253,7 +253,7 @@ def test_an_announced_id_holds_the_barrier_until_its_session_timeout_and_no_long
         played.join(request("m2"))
 
 
-def test_who_was_told_its_id_may_leave_before_it_has_joined() -> None:
+def test_a_member_with_an_assigned_id_may_leave_before_it_has_joined() -> None:
     played = stable(request())
     announced = played.announced(played.join(request(id_required=True)))
     first = played.join(request("m1"))
@@ -346,7 +346,7 @@ def test_a_static_member_that_restarts_before_the_assignment_begins_another_reba
         played.sync("m1", assignments={"m1": b"", "m2": b""})
 
 
-def test_a_static_member_that_restarts_before_it_has_asked_for_its_assignment_has_to_ask_in_its_place() -> None:
+def test_a_static_member_that_restarts_before_its_sync_request_has_to_send_it() -> None:
     """Its former id would never ask, and never be lost: the time to ask would be over, again and again."""
     played = Played()
     played.join(request())
@@ -363,7 +363,7 @@ def test_a_static_member_that_restarts_before_it_has_asked_for_its_assignment_ha
     assert played.group.phase is GroupPhase.STABLE
 
 
-def test_a_static_member_that_is_away_keeps_its_place_over_a_rebalance() -> None:
+def test_an_absent_static_member_keeps_its_membership_over_a_rebalance() -> None:
     played = stable(request(), request(instance="i", session_ms=600_000))
     new = played.join(request())
     played.join(request("m1"))

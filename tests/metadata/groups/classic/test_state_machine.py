@@ -74,7 +74,7 @@ def test_what_a_member_of_the_generation_is_told_in_each_phase(
 
 
 @pytest.mark.parametrize("phase", [GroupPhase.PREPARING, GroupPhase.COMPLETING, GroupPhase.STABLE], ids=lambda phase: phase.value)
-def test_in_every_phase_a_stranger_and_another_generation_are_refused(phase: GroupPhase) -> None:
+def test_unknown_members_and_other_generations_are_refused_in_every_phase(phase: GroupPhase) -> None:
     played = PHASES[phase]()
     before = played.group
     for asks in (played.heartbeat, played.commit, played.sync):
@@ -107,14 +107,14 @@ def test_members_wait_until_the_leader_brings_the_assignment_and_it_is_stored_be
     assert {at: member.assignment for at, member in played.stored[-1].members.items()} == {"m1": b"1", "m2": b"2"}
 
 
-def test_who_asks_later_is_told_what_the_leader_assigned() -> None:
+def test_a_member_that_syncs_later_receives_the_assignment_of_the_leader() -> None:
     played = completing()
     played.sync("m1", assignments={"m2": b"2"})
     assert played.assignment(played.sync("m2")) == b"2"
     assert played.assignment(played.sync("m1", assignments={"m1": b"another"})) == b"", "it is assigned once"
 
 
-def test_nobody_but_the_leader_assigns() -> None:
+def test_only_the_leader_of_the_group_assigns_partitions() -> None:
     played = completing()
     waiter = played.sync("m2", assignments={"m1": b"mine", "m2": b"mine"})
     assert waiter not in played.reported
@@ -122,7 +122,7 @@ def test_nobody_but_the_leader_assigns() -> None:
     assert played.assignment(waiter) == b"2"
 
 
-def test_an_assignment_for_a_stranger_is_refused_and_the_leader_may_try_again() -> None:
+def test_an_assignment_for_an_unknown_member_is_refused_and_the_leader_may_retry() -> None:
     played = completing()
     with pytest.raises(InvalidArgument, match="'stranger'"):
         played.sync("m1", assignments={"m1": b"1", "stranger": b"3"})

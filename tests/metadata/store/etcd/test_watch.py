@@ -55,7 +55,7 @@ def test_a_stream_begins_one_revision_early_and_what_comes_of_it_is_not_given_ag
     assert WatchBatches(Revision(1)).begin() == 1
 
 
-def test_a_notice_of_progress_moves_the_place_where_the_next_stream_begins() -> None:
+def test_a_progress_notification_moves_the_start_revision_of_the_next_stream() -> None:
     batches = WatchBatches(FIRST)
     assert taken(batches, answer(revision=42)) == []
     assert batches.begin() == 42
@@ -90,8 +90,8 @@ def stream(transactions: Sequence[WatchBatch], batches: WatchBatches, events_max
     """What one stream gives. Its answers are fragments of one answer wherever they cut a transaction, as etcd has it."""
     start = batches.begin()
     events = [seen(event.key, batch.revision) for batch in transactions for event in batch.events if batch.revision >= start]
-    for place in range(0, min(events_max, len(events)), piece):
-        part, rest = events[place : place + piece], events[place + piece :]
+    for index in range(0, min(events_max, len(events)), piece):
+        part, rest = events[index : index + piece], events[index + piece :]
         yield from batches.take(answer(*part, fragment=bool(rest) and rest[0].kv.mod_revision == part[-1].kv.mod_revision))
     if events_max >= len(events):
         yield from batches.take(answer(revision=max(start, *(batch.revision for batch in transactions), 0)))

@@ -59,7 +59,7 @@ class MadeLog:
 
         return asyncio.run(main())
 
-    def place(self, partition: int) -> TopicPartition:
+    def partition(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic_id, Partition(partition))
 
     def history(self, partition: int, records: Sequence[NewRecordTuple], *, without: Sequence[int] = ()) -> None:
@@ -70,7 +70,7 @@ class MadeLog:
         base, end = written[0].offset, written[-1].offset + 1
 
         async def write(store: ObjectStore) -> None:
-            where = self.place(partition)
+            where = self.partition(partition)
             held = await newest_manifest(store, self.topic, where) or no_manifest(where)
             nonce = f"{next(self._nonces):016x}"
             made = write_history(
@@ -103,7 +103,7 @@ class MadeLog:
         kept = [at for at in range(len(records)) if at not in without]
 
         async def write(store: ObjectStore) -> None:
-            where = self.place(partition)
+            where = self.partition(partition)
             held = await newest_manifest(store, self.topic, where)
             assert held is not None
             (old,) = held.files
@@ -135,7 +135,7 @@ class MadeLog:
             stored = StampedBatch(
                 header, Offset(offset), stamp(batch, base_offset=offset, leader_epoch=EPOCH), memoryview(batch)[16:]
             )
-            stamped.append((self.place(partition), EPOCH, [stored]))
+            stamped.append((self.partition(partition), EPOCH, [stored]))
         seq = SegmentSeq(next(self._segments[session]))
         body = encode_segment(
             session=SessionId(session),

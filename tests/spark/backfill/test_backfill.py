@@ -76,7 +76,7 @@ def offsets_written(log: MadeLog) -> dict[int, list[int]]:
 
 
 def manifest(log: MadeLog, partition: int) -> Manifest:
-    where = log.place(partition)
+    where = log.partition(partition)
 
     async def read() -> Manifest:
         from segments.object_store.directory import DirectoryObjectStore
@@ -232,8 +232,8 @@ def test_damage_costs_its_partition_and_no_other(log: MadeLog) -> None:
     body[200] ^= 1  # of the first batch, which is partition 1's
     path.write_bytes(bytes(body))
     report = run(log.url)
-    assert list(report.damaged) == [log.place(1)]
-    assert "CRC-32C" in report.damaged[log.place(1)]
+    assert list(report.damaged) == [log.partition(1)]
+    assert "CRC-32C" in report.damaged[log.partition(1)]
     assert report.bytes_waiting > 0
     assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 100, 40, 0]
 
@@ -248,8 +248,8 @@ def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_n
 
     monkeypatch.setattr("compaction.conversion.partition_file.verify_history", verify)
     report = run(log.url, settings=replace(SMALL, history_file_bytes_max=1 << 20))
-    assert list(report.damaged) == [log.place(1)]
-    assert "has another checksum" in report.damaged[log.place(1)]
+    assert list(report.damaged) == [log.partition(1)]
+    assert "has another checksum" in report.damaged[log.partition(1)]
     assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 0, 40, 0]
 
 
@@ -275,7 +275,7 @@ def test_a_segment_that_somebody_has_deleted_is_named(log: MadeLog) -> None:
         return in_this_process(tasks)
 
     report = run(log.url, deletes)
-    assert set(report.damaged) == {log.place(0), log.place(1)}
+    assert set(report.damaged) == {log.partition(0), log.partition(1)}
     assert all("is gone" in why for why in report.damaged.values())
     assert manifest(log, 0).compacted_to == 50 + 7 * 40
 
@@ -321,15 +321,15 @@ def test_what_waits_may_be_more_than_there_is_room_to_keep_in_mind(log: MadeLog)
     assert not list(log.root.glob("topics/others/*/partition=*"))
 
 
-def place(number: int) -> TopicPartition:
+def partition_at(number: int) -> TopicPartition:
     return TopicPartition(TopicId("a" * 32), Partition(number))
 
 
 def test_partitions_go_together_by_session_and_are_divided_only_where_cores_would_be_idle() -> None:
-    many = {place(n): (SessionId(1 + n % 2), DIVIDED_BYTES_MIN) for n in range(8)}
+    many = {partition_at(n): (SessionId(1 + n % 2), DIVIDED_BYTES_MIN) for n in range(8)}
     assert sorted(sorted(one.partition for one in group) for group in group_partitions(many, 2)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert [sorted(one.partition for one in group) for group in group_partitions(many, 4)] == [[0, 2], [4, 6], [1, 3], [5, 7]]
     assert len(group_partitions(many, 100)) == 8, "never below what is worth a further read"
-    small = {place(n): (SessionId(1), 1000) for n in range(8)}
+    small = {partition_at(n): (SessionId(1), 1000) for n in range(8)}
     assert len(group_partitions(small, 100)) == 1
     assert group_partitions({}, 4) == []

@@ -193,12 +193,12 @@ def test_what_the_session_says_of_s3_counts_and_what_hadoop_has_by_default_does_
     for name, value in said.items():
         hadoop.set(name, value)
     try:
-        place = location_for(spark, "s3://lake/log?endpoint=https://store:9000&region=eu-central-1")
+        location = location_for(spark, "s3://lake/log?endpoint=https://store:9000&region=eu-central-1")
     finally:
         for name in said:
             hadoop.unset(name)
-    assert place.root == "s3a://lake/log"
-    assert place.options == {
+    assert location.root == "s3a://lake/log"
+    assert location.options == {
         "fs.s3a.bucket.lake.endpoint": "https://store:9000",
         "fs.s3a.bucket.lake.path.style.access": "true",
     }

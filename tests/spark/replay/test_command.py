@@ -110,7 +110,7 @@ def test_where_it_goes_on_and_how_records_are_placed_is_told(monkeypatch: pytest
     assert calls[0][1].brokers == "http://a:8080"
 
 
-def test_it_shows_brokers_the_credentials_of_the_command_line_and_of_the_context(
+def test_a_replay_uses_the_credentials_of_the_command_line_and_of_the_context(
     monkeypatch: pytest.MonkeyPatch, session: Session, tmp_path: Path
 ) -> None:
     calls = running(monkeypatch, Verdict(200, 200))
@@ -177,7 +177,7 @@ class StartedError(Exception):
     ],
 )
 @pytest.mark.usefixtures("no_spark")
-def test_topics_and_places_that_are_none_are_told_before_spark_starts(
+def test_unknown_topics_and_invalid_positions_are_reported_before_spark_starts(
     tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], reported: str
 ) -> None:
     log = MadeLog(tmp_path / "bucket")
@@ -197,16 +197,16 @@ def test_a_folder_of_this_machine_with_files_in_it_is_told_before_spark_starts(t
         typed("--bucket", log.url, "--into-parquet", f"{scheme}{rows}", "--checkpoint", str(tmp_path / "checkpoint"))
 
 
-@pytest.mark.parametrize("places", [(), ("--from", "1h", "--to", "2020-01-01")])
+@pytest.mark.parametrize("bounds", [(), ("--from", "1h", "--to", "2020-01-01")])
 @pytest.mark.usefixtures("no_spark")
-def test_one_that_goes_on_has_its_offsets_and_files_in_its_folder(tmp_path: Path, places: tuple[str, ...]) -> None:
+def test_a_resumed_replay_keeps_its_offsets_and_files_in_its_folder(tmp_path: Path, bounds: tuple[str, ...]) -> None:
     log = MadeLog(tmp_path / "bucket")
     checkpoint = tmp_path / "rows" / replays.CHECKPOINT
     checkpoint.mkdir(parents=True)
     (tmp_path / "rows" / "part.parquet").touch()
     (checkpoint / PLAN_FILE).touch()
     assert isinstance(
-        CliRunner().invoke(app, [*BUCKET, "--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *places]).exception,
+        CliRunner().invoke(app, [*BUCKET, "--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *bounds]).exception,
         StartedError,
     )
 
@@ -220,7 +220,7 @@ def test_where_only_spark_can_tell_it_is_asked(tmp_path: Path, monkeypatch: pyte
         assert isinstance(CliRunner().invoke(app, [*BUCKET, "--bucket", log.url, "--into-parquet", into]).exception, StartedError)
 
 
-def test_one_that_goes_on_is_not_held_up_by_partitions_that_came_since(tmp_path: Path) -> None:
+def test_a_resumed_replay_ignores_partitions_that_were_added_since(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=3)
     asked = ReplayRequest(
         ("orders",), log.url, '{"orders":{"0":5,"1":5}}', "latest", ReplayTarget.PARQUET, "/rows", "", PartitionChoice.AUTO

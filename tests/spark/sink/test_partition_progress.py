@@ -47,7 +47,7 @@ def test_a_success_behind_an_unknown_outcome_counts_when_it_is_answered_in_order
     assert [part.first for part in progress.take(1 << 20, 9)] == [0, 10]
 
 
-def test_it_goes_on_where_the_leader_says_that_an_earlier_attempt_ended() -> None:
+def test_a_sink_partition_continues_at_the_sequence_that_the_leader_reports() -> None:
     progress = progress_of(5, staged=3)
     progress.take(1 << 20, 9)
     settled = progress.answered([out_of_order(40), Unavailable("behind it"), Unavailable("behind it")])
@@ -66,7 +66,7 @@ def test_a_sequence_at_which_no_batch_begins_is_somebody_elses(expected: int) ->
         progress.answered([out_of_order(expected), *[Unavailable("behind it")] * 4])
 
 
-def test_one_that_is_staged_later_is_found_out_too() -> None:
+def test_a_batch_that_is_staged_later_is_checked_against_the_reported_sequence() -> None:
     progress = progress_of(5, staged=1)
     progress.take(1 << 20, 9)
     progress.answered([out_of_order(15)])

@@ -232,9 +232,9 @@ class BesideBrokers:
 def check(snapshot: PartitionSnapshot) -> None:
     """What it holds has no gap."""
     following = snapshot.manifest.compacted_to
-    for place in snapshot.runs.between(0, 1 << 60):
-        assert place.base_offset == following
-        following = Offset(place.last_offset + 1)
+    for location in snapshot.runs.between(0, 1 << 60):
+        assert location.base_offset == following
+        following = Offset(location.last_offset + 1)
     assert snapshot.end_offset in (following, snapshot.start_offset)
 
 

@@ -13,13 +13,15 @@ from metadata.model import Partition, TopicId, TopicPartition
 from spark.source.stream_offsets import StreamOffsets, admitted, parse_offsets
 
 TOPICS = {TopicId(f"{number:032x}"): name for number, name in enumerate(("orders", "events", "a.b-c"))}
-PLACES = st.builds(TopicPartition, st.sampled_from(list(TOPICS)), st.integers(0, 20).map(Partition))
-SPANS = st.dictionaries(PLACES, st.tuples(st.integers(0, 2**60), st.one_of(st.integers(0, 50), st.integers(0, 2**50))), min_size=1)
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(list(TOPICS)), st.integers(0, 20).map(Partition))
+SPANS = st.dictionaries(
+    PARTITIONS, st.tuples(st.integers(0, 2**60), st.one_of(st.integers(0, 50), st.integers(0, 2**50))), min_size=1
+)
 
 
-@given(st.dictionaries(PLACES, st.integers(0, 2**63 - 1)))
+@given(st.dictionaries(PARTITIONS, st.integers(0, 2**63 - 1)))
 def test_offsets_survive_the_checkpoint_and_equal_ones_are_equal_text(next_offsets: dict[TopicPartition, int]) -> None:
-    names = {place.topic_id: TOPICS[place.topic_id] for place in next_offsets}
+    names = {partition.topic_id: TOPICS[partition.topic_id] for partition in next_offsets}
     text = json.dumps(StreamOffsets(names, next_offsets).as_json())
     assert parse_offsets(json.loads(text)) == StreamOffsets(names, next_offsets)
     turned = dict(reversed(next_offsets.items()))
@@ -56,33 +58,33 @@ def test_what_another_version_wrote_is_refused(stored: dict[str, object]) -> Non
 def test_a_batch_takes_no_more_than_its_limit_and_something_of_each_that_has_anything(
     spans: dict[TopicPartition, tuple[int, int]], limit: int
 ) -> None:
-    starts = {place: start for place, (start, _) in spans.items()}
-    ends = {place: start + count for place, (start, count) in spans.items()}
+    starts = {partition: start for partition, (start, _) in spans.items()}
+    ends = {partition: start + count for partition, (start, count) in spans.items()}
     upto = admitted(starts, ends, limit)
-    taken = {place: upto[place] - starts[place] for place in spans}
-    waiting = [place for place, (_, count) in spans.items() if count]
+    taken = {partition: upto[partition] - starts[partition] for partition in spans}
+    waiting = [partition for partition, (_, count) in spans.items() if count]
     total = sum(count for _, count in spans.values())
-    assert all((taken[place] > 0) == (spans[place][1] > 0) for place in spans)
-    assert all(upto[place] <= ends[place] for place in spans)
+    assert all((taken[partition] > 0) == (spans[partition][1] > 0) for partition in spans)
+    assert all(upto[partition] <= ends[partition] for partition in spans)
     assert sum(taken.values()) == min(total, max(limit, len(waiting)))
     assert admitted(dict(reversed(starts.items())), ends, limit) == upto
 
 
 @given(SPANS)
 def test_without_a_limit_a_batch_takes_all(spans: dict[TopicPartition, tuple[int, int]]) -> None:
-    starts = {place: start for place, (start, _) in spans.items()}
-    ends = {place: start + count for place, (start, count) in spans.items()}
+    starts = {partition: start for partition, (start, _) in spans.items()}
+    ends = {partition: start + count for partition, (start, count) in spans.items()}
     assert admitted(starts, ends) == ends
 
 
 def test_each_partition_gets_in_proportion_to_what_it_has() -> None:
-    places = [TopicPartition(TopicId("0" * 32), Partition(number)) for number in range(4)]
-    starts = dict(zip(places, (0, 100, 7, 0), strict=True))
-    ends = dict(zip(places, (6001, 3101, 1008, 0), strict=True))
+    partitions = [TopicPartition(TopicId("0" * 32), Partition(number)) for number in range(4)]
+    starts = dict(zip(partitions, (0, 100, 7, 0), strict=True))
+    ends = dict(zip(partitions, (6001, 3101, 1008, 0), strict=True))
     upto = admitted(starts, ends, 1003)
-    assert [upto[place] - starts[place] for place in places] == [601, 301, 101, 0]
+    assert [upto[partition] - starts[partition] for partition in partitions] == [601, 301, 101, 0]
 
 
 def test_a_partition_behind_its_end_gives_nothing_and_does_not_go_back() -> None:
-    place = TopicPartition(TopicId("0" * 32), Partition(0))
-    assert admitted({place: 9}, {place: 5}, 3) == {place: 9}
+    partition = TopicPartition(TopicId("0" * 32), Partition(0))
+    assert admitted({partition: 9}, {partition: 5}, 3) == {partition: 9}

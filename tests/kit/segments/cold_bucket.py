@@ -21,7 +21,7 @@ SESSION, SEQ = SessionId(7), SegmentSeq(0)
 BATCHES = [batch_of(b"one", b"two"), batch_of(b"three"), batch_of(b"four", b"five")]
 
 
-def place_of(found: Run) -> RunLocation:
+def location_of(found: Run) -> RunLocation:
     return RunLocation(
         found.base_offset, found.last_offset, SESSION, SEQ, found.start, found.end, found.leader_epoch, found.max_timestamp
     )
@@ -37,8 +37,8 @@ SEGMENT = segment_of(
     ],
 )
 BODY = b"".join(SEGMENT.body)
-PLACE, OTHER, THIRD = map(place_of, SEGMENT.footer.runs)
-KEY = PLACE.key
+LOCATION, OTHER, THIRD = map(location_of, SEGMENT.footer.runs)
+KEY = LOCATION.key
 
 
 def bucket(body: bytes = BODY) -> ScriptedStore:

@@ -66,13 +66,13 @@ class TieredPartition:
         cold_bytes_max: int = 1 << 20,
         reads: ByteBudget | None = None,
         disk_folder: Path | None = None,
-        place: TopicPartition = ORDERS,
+        partition: TopicPartition = ORDERS,
         store: ScriptedStore | None = None,
     ) -> None:
         """`file_batches`, `segment_batches`: in each file, in each segment; `epoch_batches`: of each leader; `keeps`: whether key
         compaction has kept the record of this offset, if it is in Parquet."""
-        self.place = place
-        self.session = SessionId(SESSION + place.partition)
+        self.partition = partition
+        self.session = SessionId(SESSION + partition.partition)
         self.store = store or ScriptedStore()
         self.stamped: list[StampedBatch] = []
         at = 0
@@ -93,7 +93,7 @@ class TieredPartition:
         self._put_segments(compacted, segment_batches)
         self.manifest = self._put_history(compacted, file_batches, group_bytes)
         log = PartitionLog(
-            self.place,
+            self.partition,
             leader_epoch=LeaderEpoch(EPOCH + len(batches) // epoch_batches),
             log_start_offset=Offset(0),
             end_offset=Offset(at),
@@ -103,7 +103,7 @@ class TieredPartition:
         newest = self.stamped[len(batches) - hot :]
         self.hot = TailCache(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in newest))
         if newest:
-            self.hot.add(self.place, newest)
+            self.hot.add(self.partition, newest)
         self.reads = reads or ByteBudget(1 << 20)
         self.cold_bytes_max = cold_bytes_max
         self.disk_folder = disk_folder
@@ -119,7 +119,7 @@ class TieredPartition:
             end = at
             while end < len(self.stamped) and end - at < segment_batches and self.epochs[end] == self.epochs[at]:
                 end += 1
-            segment = segment_of(self.session, seq, [(self.place, self.stamped[at:end])], leader_epoch=self.epochs[at])
+            segment = segment_of(self.session, seq, [(self.partition, self.stamped[at:end])], leader_epoch=self.epochs[at])
             self.store.plant(f"wal/{self.session:016x}/{seq:016x}", b"".join(segment.body))
             self.runs.add(segment.footer.runs[0], session=self.session, seq=SegmentSeq(seq))
             at, seq = end, seq + 1
@@ -137,13 +137,13 @@ class TieredPartition:
             written = write_history(
                 [columns], name=name, topic=TOPIC, partition=0, base_offset=base, last_offset=last, settings=settings
             )
-            self.store.plant(history_file_key(TOPIC, self.place, name), bytes(written.body))
+            self.store.plant(history_file_key(TOPIC, self.partition, name), bytes(written.body))
             files.append(written.file)
         starts: dict[LeaderEpoch, Offset] = {}
         for batch, epoch in zip(self.stamped[:compacted], self.epochs, strict=False):
             starts.setdefault(epoch, batch.base_offset)
         return msgspec.structs.replace(
-            no_manifest(self.place),
+            no_manifest(self.partition),
             version=1,
             compacted_to=self.compacted_to,
             files=tuple(files),
@@ -157,7 +157,7 @@ class TieredPartition:
 
     @property
     def file_keys(self) -> list[str]:
-        return [history_file_key(TOPIC, self.place, file.name) for file in self.manifest.files]
+        return [history_file_key(TOPIC, self.partition, file.name) for file in self.manifest.files]
 
     def damage(self, key: str, at: int) -> None:
         """Changes one byte of an object."""
@@ -199,7 +199,7 @@ class TieredPartition:
 
     async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING, wait_ms_max: float = 0) -> FetchResult:
         (answer,) = await reader.fetch(
-            [FetchTarget(self.place, offset, bytes_max)],
+            [FetchTarget(self.partition, offset, bytes_max)],
             lambda _: self.led,
             asyncio.Event(),
             bytes_max=bytes_max,

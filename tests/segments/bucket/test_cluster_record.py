@@ -68,15 +68,15 @@ def test_of_directories_neither_the_inner_nor_the_outer_one_may_begin(tmp_path: 
 def test_of_prefixes_on_s3_neither_the_inner_nor_the_outer_one_may_begin(moto_bucket: str) -> None:
     parts = urlsplit(moto_bucket)
     prefix = f"{parts.path.strip('/')}/{secrets.token_hex(4)}".strip("/")
-    place = f"s3://{parts.netloc}/{prefix}"
+    url = f"s3://{parts.netloc}/{prefix}"
 
     async def check() -> None:
-        await _signed(f"{place}/outer?{parts.query}", "first")
-        await _check(f"{place}/beside?{parts.query}")
+        await _signed(f"{url}/outer?{parts.query}", "first")
+        await _check(f"{url}/beside?{parts.query}")
         with pytest.raises(Rejected, match=r"lies within .*/outer, which belongs to cluster first"):
-            await _check(f"{place}/outer/a/b?{parts.query}")
+            await _check(f"{url}/outer/a/b?{parts.query}")
         with pytest.raises(Rejected, match="/outer belongs to cluster first, and lies within"):
-            await _check(f"{place}?{parts.query}")
+            await _check(f"{url}?{parts.query}")
 
     asyncio.run(check())
 

@@ -92,11 +92,11 @@ def test_every_key_is_one_that_the_stores_take(session: SessionId, seq: SegmentS
 
 
 @given(SESSIONS, SESSIONS, SEQS, SEQS)
-def test_segments_sort_by_session_and_then_by_place(
+def test_segments_sort_by_session_and_then_by_sequence_number(
     one: SessionId, other: SessionId, first: SegmentSeq, second: SegmentSeq
 ) -> None:
     in_order = sorted([(one, first), (other, second)])
-    assert sorted([segment_key(one, first), segment_key(other, second)]) == [segment_key(*place) for place in in_order]
+    assert sorted([segment_key(one, first), segment_key(other, second)]) == [segment_key(*segment) for segment in in_order]
 
 
 @given(SESSIONS, SEQS, SEQS)
@@ -155,10 +155,10 @@ def test_the_mirror_of_a_topic_parses_back_and_is_a_key_that_stores_take(name: s
         assert key < end_of_topic(name, topic_id)
 
 
-PLACES = st.builds(SnapshotPosition, st.integers(0, 10**20 - 1), REVISIONS)
+POSITIONS = st.builds(SnapshotPosition, st.integers(0, 10**20 - 1), REVISIONS)
 
 
-@given(PLACES, PLACES)
+@given(POSITIONS, POSITIONS)
 def test_snapshots_sort_by_the_last_batch_of_appointments_and_then_by_their_revision(
     one: SnapshotPosition, other: SnapshotPosition
 ) -> None:

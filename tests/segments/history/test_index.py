@@ -10,8 +10,8 @@ from tests.kit.segments.batches import ORDERS
 from tests.kit.segments.small_history import ROWS, history
 
 
-def span(place: RowGroupLocation | None) -> tuple[int, int] | None:
-    return None if place is None else (place.base_offset, place.last_offset)
+def span(location: RowGroupLocation | None) -> tuple[int, int] | None:
+    return None if location is None else (location.base_offset, location.last_offset)
 
 
 def test_the_row_group_is_found_that_has_the_first_record_at_or_after_an_offset() -> None:
@@ -34,25 +34,25 @@ def test_the_row_group_is_found_that_has_the_first_record_at_or_after_an_offset(
 
 
 @given(st.integers(-1, 40))
-def test_it_is_found_too_where_a_file_says_that_it_goes_further_than_its_records(offset: int) -> None:
+def test_a_row_group_is_found_though_its_file_claims_offsets_beyond_its_records(offset: int) -> None:
     expected = next(((first, last) for of_file in ROWS for first, last in of_file if last >= offset), None)
     assert span(history().find(offset)) == span(history(wider=True).find(offset)) == expected
 
 
-def test_a_place_says_which_bytes_of_which_object_they_are() -> None:
-    place = history().find(27)
-    assert place is not None
+def test_a_row_group_location_names_its_object_and_byte_range() -> None:
+    location = history().find(27)
+    assert location is not None
     file = history().manifest.files[2]
-    assert place.key == f"topics/orders/{ORDERS.topic_id}/partition=0/{file.name}"
-    assert (place.number, place.start, place.end, place.identity) == (1, 104, 204, (place.key, 104))
-    assert place.size_bytes == file.record_bytes // 3 + 40
+    assert location.key == f"topics/orders/{ORDERS.topic_id}/partition=0/{file.name}"
+    assert (location.number, location.start, location.end, location.identity) == (1, 104, 204, (location.key, 104))
+    assert location.size_bytes == file.record_bytes // 3 + 40
 
 
 def test_by_time_only_row_groups_come_that_hold_such_a_record_in_offset_order() -> None:
-    assert [span(place) for place in history().from_timestamp(10)] == [(12, 12), (20, 25), (27, 30), (31, 31)]
-    assert [span(place) for place in history().from_timestamp(31)] == [(31, 31)]
+    assert [span(location) for location in history().from_timestamp(10)] == [(12, 12), (20, 25), (27, 30), (31, 31)]
+    assert [span(location) for location in history().from_timestamp(31)] == [(31, 31)]
     assert next(map(span, history().from_timestamp(0, from_offset=10))) == (12, 12)
-    assert [span(place) for place in history().from_timestamp(0, from_offset=26)] == [(27, 30), (31, 31)]
+    assert [span(location) for location in history().from_timestamp(0, from_offset=26)] == [(27, 30), (31, 31)]
     assert list(history().from_timestamp(32)) == []
 
 

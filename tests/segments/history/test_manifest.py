@@ -53,12 +53,12 @@ def test_one_cut_short_anywhere_is_refused_with_its_key() -> None:
     "key",
     [manifest_key(TOPIC, PAYMENTS, 3), manifest_key(TOPIC, partition_of(1), 3), manifest_key(TOPIC, ORDERS, 4), "cluster.json"],
 )
-def test_one_that_lies_where_another_belongs_is_refused(key: str) -> None:
+def test_a_manifest_under_the_key_of_another_is_refused(key: str) -> None:
     with pytest.raises(Corrupt, match="contradicts itself"):
         decode_manifest(encode_manifest(FULL), key=key)
 
 
-def test_one_of_a_later_format_is_refused_and_says_so() -> None:
+def test_a_manifest_of_a_later_format_is_refused() -> None:
     with pytest.raises(Corrupt, match="format 2; this version reads up to 1"):
         decode_manifest(encode_manifest(msgspec.structs.replace(FULL, format_version=2)), key=KEY)
 
@@ -78,7 +78,7 @@ def test_one_of_a_later_format_is_refused_and_says_so() -> None:
         {"epochs": (EpochStart(LeaderEpoch(5), Offset(3)), EpochStart(LeaderEpoch(6), Offset(3)))},
     ],
 )
-def test_one_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
+def test_a_manifest_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
     manifest: Manifest = msgspec.structs.replace(FULL, **changes)
     with pytest.raises(Corrupt, match="contradicts itself"):
         decode_manifest(encode_manifest(manifest), key=KEY)

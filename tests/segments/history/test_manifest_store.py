@@ -89,7 +89,7 @@ def test_a_bucket_that_refuses_is_told() -> None:
         run(newest_manifests(store, {ORDERS: TOPIC}))
 
 
-def test_one_that_is_superseded_and_deleted_while_it_is_read_is_looked_for_again() -> None:
+def test_a_manifest_that_is_superseded_and_deleted_during_the_read_is_looked_up_again() -> None:
     store = ScriptedStore()
     plant(store, FIRST)
 

@@ -266,10 +266,10 @@ def corrupt_of(body: bytes, file: HistoryFile) -> Corrupt:
 @given(at=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
 def test_a_flipped_byte_is_found_and_its_key_and_range_are_told(written: WrittenFile, at: float, flipped: int) -> None:
     body = bytearray(written.body)
-    place = int(at * len(body))
-    body[place] ^= flipped
+    byte_offset = int(at * len(body))
+    body[byte_offset] ^= flipped
     error = corrupt_of(bytes(body), written.file)
-    assert int(error.details["start"]) <= place < int(error.details["end"])
+    assert int(error.details["start"]) <= byte_offset < int(error.details["end"])
 
 
 @given(at=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
@@ -277,17 +277,17 @@ def test_a_reader_meets_corrupt_or_the_same_records_and_only_in_the_row_group_th
     written: WrittenFile, at: float, flipped: int
 ) -> None:
     body = bytearray(written.body)
-    place = int(at * len(body))
-    body[place] ^= flipped
+    byte_offset = int(at * len(body))
+    body[byte_offset] ^= flipped
     try:
         footer = parse_parquet_footer(memoryview(body)[written.file.footer_start :], written.file, KEY)
     except Corrupt:
-        assert place >= written.file.footer_start
+        assert byte_offset >= written.file.footer_start
         return
     sound = parse_parquet_footer(memoryview(written.body)[written.file.footer_start :], written.file, KEY)
     for group in written.file.row_groups:
         there = memoryview(body)[group.start : group.end]
-        if group.start <= place < group.end:
+        if group.start <= byte_offset < group.end:
             with pytest.raises(Corrupt) as caught:
                 read_row_group(there, group, footer)
             assert (caught.value.details["start"], caught.value.details["end"]) == (group.start, group.end)

@@ -220,7 +220,7 @@ def test_a_leader_that_was_replaced_while_it_deleted_says_that_it_does_not_know(
     run(scenario())
 
 
-def test_what_was_deleted_before_is_told_only_by_who_leads_still() -> None:
+def test_only_the_current_leader_reports_an_earlier_deletion() -> None:
     """It read so from a manifest of a compactor; the next leader had read the one before."""
 
     async def scenario() -> None:

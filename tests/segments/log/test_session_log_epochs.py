@@ -75,7 +75,7 @@ async def fetch_in(
 # ── the epoch that a reader names ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reader_that_names_another_epoch_is_refused_in_its_place_and_the_others_are_served() -> None:
+def test_a_fetch_of_another_epoch_is_refused_for_its_partition_and_the_others_are_served() -> None:
     async def work(log: SessionLog) -> None:
         await produce(log, batch_of(b"a"))
         await produce(log, batch_of(b"p"), partition=PAYMENTS)
@@ -145,7 +145,7 @@ def test_an_epoch_above_the_leader_s_is_not_known_to_it() -> None:
     with_log(bucket(), work)
 
 
-def test_earlier_epochs_end_where_they_ended_whoever_leads_later() -> None:
+def test_the_end_of_an_epoch_does_not_change_under_later_leaders() -> None:
     store = bucket()
 
     async def main() -> None:

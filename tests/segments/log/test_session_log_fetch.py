@@ -93,7 +93,7 @@ def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_b
     with_log(bucket(), work)
 
 
-def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with() -> None:
+def test_the_error_of_one_partition_is_answered_at_its_index_without_waiting() -> None:
     async def work(log: SessionLog) -> None:
         await produce(log)
         targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
@@ -148,8 +148,8 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))
             assert isinstance(error, Corrupt)
-            place = {"key": damaged.object_key, "start": damaged.range_start, "end": damaged.range_end}
-            assert error.details == place | {"next_offset": 5}
+            location = {"key": damaged.object_key, "start": damaged.range_start, "end": damaged.range_end}
+            assert error.details == location | {"next_offset": 5}
         assert await values(log, 5) == [b"12", b"20", b"21", b"22"]
         assert await values(log, 0, partition=PAYMENTS) == [b"0", b"1", b"2"]
 

@@ -109,7 +109,7 @@ def test_directories_made_by_another_process_are_synced_too_but_only_once(tmp_pa
     with_store(tmp_path, scenario)
 
 
-def test_whoever_loses_learns_so_only_when_the_name_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_losing_create_returns_only_after_the_winning_name_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("wal/0", [b"the winner's"])
         calls = record_disk_calls(monkeypatch, tmp_path)

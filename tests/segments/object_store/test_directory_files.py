@@ -30,8 +30,8 @@ def listed(root: Path, prefix: str = "", start_after: str = "") -> list[str]:
 
 @given(tree=trees, data=st.data())
 def test_a_walk_gives_the_keys_in_the_order_of_their_bytes(tree: list[str], data: st.DataObject) -> None:
-    places = ["", "a", "a/", "a-", "zz", *tree, *(key[:-1] for key in tree), *(key + "0" for key in tree)]
-    prefix, start_after = data.draw(st.sampled_from(places)), data.draw(st.sampled_from(places))
+    starts = ["", "a", "a/", "a-", "zz", *tree, *(key[:-1] for key in tree), *(key + "0" for key in tree)]
+    prefix, start_after = data.draw(st.sampled_from(starts)), data.draw(st.sampled_from(starts))
     with tempfile.TemporaryDirectory() as root:
         plant(Path(root), *tree)
         expected = sorted(key for key in tree if key.startswith(prefix) and key > start_after)

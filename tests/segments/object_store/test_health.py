@@ -79,7 +79,7 @@ def test_a_bucket_that_nobody_has_called_for_a_whole_window_is_not_held_to_what_
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 5)), max_size=300))
-def test_it_never_gets_worse_by_a_success_nor_better_by_a_failure(outcomes: list[tuple[bool, float]]) -> None:
+def test_the_health_of_a_bucket_never_falls_after_a_success_or_rises_after_a_failure(outcomes: list[tuple[bool, float]]) -> None:
     health, now_s, order = StoreHealth(), 0.0, [HEALTHY, DEGRADED, UNAVAILABLE]
     for failed, pause_s in outcomes:
         now_s += pause_s

@@ -171,7 +171,7 @@ def test_a_second_create_loses_and_changes_nothing(store: Run) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 300 * KIB])
-def test_of_sixteen_creates_at_once_exactly_one_wins(store: Run, size: int) -> None:
+def test_exactly_one_of_sixteen_concurrent_creates_wins(store: Run, size: int) -> None:
     async def scenario(store: ObjectStore) -> None:
         for round_ in range(5):
             key = f"race/{round_}"
@@ -319,9 +319,9 @@ def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(
     store_kept_open: Run, keys: list[str], data: st.DataObject
 ) -> None:
     folder = f"example-{next(numbers)}/"
-    places = [*keys, *(key[:-1] for key in keys), *(key + "-" for key in keys), "", "a", "a/", "zzz"]
-    prefix = data.draw(st.sampled_from([place for place in places if not place.endswith(("/.", "/.."))]))
-    start_after = data.draw(st.sampled_from(places))
+    starts = [*keys, *(key[:-1] for key in keys), *(key + "-" for key in keys), "", "a", "a/", "zzz"]
+    prefix = data.draw(st.sampled_from([start for start in starts if not start.endswith(("/.", "/.."))]))
+    start_after = data.draw(st.sampled_from(starts))
     limit = data.draw(st.integers(1, len(keys) + 1))
     expected = sorted(key for key in keys if key.startswith(prefix) and key > start_after)
 

@@ -64,7 +64,7 @@ def test_what_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> 
     assert served(led) == (True, True)
 
 
-def test_whoever_asks_for_a_damaged_partition_gets_a_copy_of_what_is_wrong_with_it() -> None:
+def test_each_request_for_a_damaged_partition_receives_its_own_copy_of_the_error() -> None:
     led = leading()
     damage = Corrupt("a segment is missing", key="wal/7/3")
     led.mark_damaged(PAYMENTS, damage)

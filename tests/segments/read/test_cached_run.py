@@ -157,7 +157,7 @@ def test_of_an_object_that_ends_too_early_its_whole_batches_are_read(kept: int) 
         assert damage.details["next_offset"] == 105
 
 
-def test_a_batch_of_another_place_is_damage_though_its_crc_is_right() -> None:
+def test_a_batch_of_another_segment_is_damage_though_its_crc_is_right() -> None:
     """The same size, the same offsets, and another record: only the CRC-32C in the footer knows."""
     elsewhere = Written(batch_of(b"one", b"TWO"), batch_of(b"three"), batch_of(b"four", b"five"))
     run = open_by_footer(elsewhere.body, RUN.location, RUN.entries)

@@ -139,13 +139,13 @@ def test_a_row_group_larger_than_the_pool_is_read_all_the_same() -> None:
 # ── groups in use ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def places() -> list[RowGroupLocation]:
-    return [place for offset in (2, 5, 12) if (place := history().find(offset)) is not None]
+def locations() -> list[RowGroupLocation]:
+    return [location for offset in (2, 5, 12) if (location := history().find(offset)) is not None]
 
 
 def with_groups(work: Callable[[RowGroupPins], Awaitable[None]]) -> None:
     async def main() -> None:
-        first, second, third = places()
+        first, second, third = locations()
         assert first.size_bytes >= third.size_bytes
         await work(RowGroupPins(first.size_bytes + second.size_bytes))
 
@@ -154,10 +154,10 @@ def with_groups(work: Callable[[RowGroupPins], Awaitable[None]]) -> None:
 
 def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end() -> None:
     async def work(groups: RowGroupPins) -> None:
-        first, second, third = places()
-        for place in (first, second):
-            await groups.begin(place, patience_s=5)
-            assert place.identity in groups
+        first, second, third = locations()
+        for location in (first, second):
+            await groups.begin(location, patience_s=5)
+            assert location.identity in groups
         waiting = asyncio.ensure_future(groups.begin(third, patience_s=5))
         await asyncio.sleep(1)
         assert not waiting.done()
@@ -171,7 +171,7 @@ def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end(
 
 def test_who_gets_no_room_reads_all_the_same_after_a_while_and_so_does_who_is_larger_than_all_of_it() -> None:
     async def work(groups: RowGroupPins) -> None:
-        first, second, third = places()
+        first, second, third = locations()
         await groups.begin(first, patience_s=5)
         await groups.begin(second, patience_s=5)
         await groups.begin(third, patience_s=5)
@@ -210,7 +210,7 @@ def test_slow_readers_of_more_than_the_pool_holds_get_on_all_the_same() -> None:
 
 def test_a_group_stays_in_use_as_long_as_somebody_comes_back_for_more_of_it() -> None:
     async def work(groups: RowGroupPins) -> None:
-        first, *_ = places()
+        first, *_ = locations()
         groups.go_on(first)
         for _ in range(5):
             await asyncio.sleep(IN_USE_S - 0.1)

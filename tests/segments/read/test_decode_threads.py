@@ -84,7 +84,7 @@ def test_what_the_work_raises_is_raised() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a thread has a niceness of its own on Linux only")
-def test_its_threads_are_nicer_than_the_process_which_stays_as_it_was() -> None:
+def test_decode_threads_have_a_lower_priority_than_the_process() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     assert asyncio.run(DecodeThreads().run(lambda: os.getpriority(os.PRIO_PROCESS, 0))) == min(19, before + NICE)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
@@ -98,7 +98,7 @@ def test_where_a_thread_may_not_step_back_it_decodes_all_the_same(monkeypatch: p
     assert asyncio.run(DecodeThreads().run(lambda: "decoded")) == "decoded"
 
 
-def test_its_threads_end_with_it() -> None:
+def test_decode_threads_end_with_their_pool() -> None:
     decoding = DecodeThreads()
     thread = asyncio.run(decoding.run(threading.current_thread))
     del decoding

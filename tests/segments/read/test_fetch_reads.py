@@ -15,7 +15,7 @@ from segments.read.fetch_plan import RUNS_MAX
 from segments.read.fetch_reads import FetchReads
 from segments.read.read_cache import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ReadCache
 from segments.wal.run_index import RunLocation
-from tests.kit.segments.cold_bucket import BODY, KEY, OTHER, PLACE, THIRD, bucket, cold_pool, with_pool
+from tests.kit.segments.cold_bucket import BODY, KEY, LOCATION, OTHER, THIRD, bucket, cold_pool, with_pool
 from tests.kit.segments.scripted_store import REFUSED, ScriptedStore, slow
 from tests.simulation.virtual_loop import run
 
@@ -27,14 +27,14 @@ def test_a_fetch_is_woken_when_what_it_waits_for_arrives() -> None:
     async def work(pool: ReadCache) -> None:
         woken = asyncio.Event()
         with FetchReads(pool, bytes_max=1, woken=woken) as reads:
-            reads.begin(PLACE)
-            assert (reads.block_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
+            reads.begin(LOCATION)
+            assert (reads.block_at(LOCATION), reads.is_reading(LOCATION), reads.in_flight, reads.owes) == (None, True, True, False)
             await woken.wait()
             assert asyncio.get_running_loop().time() == 2
-            arrived = reads.block_at(PLACE)
+            arrived = reads.block_at(LOCATION)
             assert isinstance(arrived, CachedRun)
             assert arrived.base_offsets == [100, 102, 103]
-            assert (reads.is_reading(PLACE), reads.in_flight) == (False, False)
+            assert (reads.is_reading(LOCATION), reads.in_flight) == (False, False)
 
     with_pool(store, work)
 
@@ -44,10 +44,10 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
         async with cold_pool(bucket(), bytes_max=1) as pool:
             woken = asyncio.Event()
             with FetchReads(pool, bytes_max=1, woken=woken) as reads:
-                reads.begin(PLACE)
+                reads.begin(LOCATION)
                 await woken.wait()
-                assert pool.held(PLACE) is None
-                assert reads.block_at(PLACE) is not None
+                assert pool.held(LOCATION) is None
+                assert reads.block_at(LOCATION) is not None
 
     run(main())
 
@@ -55,10 +55,10 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
 @pytest.mark.parametrize(
     ("bytes_max", "read"),
     [
-        (1, [PLACE]),
-        (PLACE.end - PLACE.start, [PLACE]),
-        (PLACE.end - PLACE.start + 1, [PLACE, OTHER]),
-        (1 << 20, [PLACE, OTHER, THIRD]),
+        (1, [LOCATION]),
+        (LOCATION.end - LOCATION.start, [LOCATION]),
+        (LOCATION.end - LOCATION.start + 1, [LOCATION, OTHER]),
+        (1 << 20, [LOCATION, OTHER, THIRD]),
     ],
 )
 def test_a_fetch_reads_about_the_bytes_that_it_may_answer_with_and_one_run_at_least(
@@ -68,28 +68,28 @@ def test_a_fetch_reads_about_the_bytes_that_it_may_answer_with_and_one_run_at_le
 
     async def work(pool: ReadCache) -> None:
         with FetchReads(pool, bytes_max=bytes_max, woken=asyncio.Event()) as reads:
-            for place in (PLACE, OTHER, THIRD, PLACE):
+            for location in (LOCATION, OTHER, THIRD, LOCATION):
                 if not reads.is_full:
-                    reads.begin(place)
-            assert [place for place in (PLACE, OTHER, THIRD) if reads.is_reading(place)] == read
+                    reads.begin(location)
+            assert [location for location in (LOCATION, OTHER, THIRD) if reads.is_reading(location)] == read
 
     with_pool(store, work)
     assert store.count("get") == 1  # neighbours in one segment
 
 
 def test_a_fetch_begins_a_bounded_number_of_reads_of_which_some_are_in_flight() -> None:
-    places = [PLACE._replace(session=SessionId(session)) for session in range(1000)]
+    locations = [LOCATION._replace(session=SessionId(session)) for session in range(1000)]
     store = ScriptedStore()
-    for place in places:
-        store.plant(place.key, BODY)
-        store.script("get", place.key, slow(1))
+    for location in locations:
+        store.plant(location.key, BODY)
+        store.script("get", location.key, slow(1))
 
     async def work(pool: ReadCache) -> None:
         with FetchReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
-            for place in places:
+            for location in locations:
                 if not reads.is_full:
-                    reads.begin(place)
-            assert sum(map(reads.is_reading, places)) == RUNS_MAX
+                    reads.begin(location)
+            assert sum(map(reads.is_reading, locations)) == RUNS_MAX
             await asyncio.sleep(0.5)
             assert store.count("get") == READS_IN_FLIGHT_MAX
 
@@ -98,34 +98,34 @@ def test_a_fetch_begins_a_bounded_number_of_reads_of_which_some_are_in_flight() 
 
 def test_reads_that_wait_are_bounded_and_from_a_quarter_on_no_fetch_begins_more_than_one() -> None:
     """However often a client hangs up, or is answered without what it asked for."""
-    places = [PLACE._replace(session=SessionId(session)) for session in range(2 * READS_WAITING_MAX)]
+    locations = [LOCATION._replace(session=SessionId(session)) for session in range(2 * READS_WAITING_MAX)]
     store = ScriptedStore()
-    for place in places:
-        store.plant(place.key, BODY)
-        store.script("get", place.key, slow(0.01))
+    for location in locations:
+        store.plant(location.key, BODY)
+        store.script("get", location.key, slow(0.01))
 
     async def work(pool: ReadCache) -> None:
         begun: list[int] = []
         for first in range(READS_WAITING_MAX):
             with FetchReads(pool, bytes_max=1 << 30, woken=asyncio.Event()) as reads:
-                for place in places[first * 2 : first * 2 + 2]:
+                for location in locations[first * 2 : first * 2 + 2]:
                     if not reads.is_full:
-                        reads.begin(place)
-                begun.append(sum(map(reads.is_reading, places[first * 2 : first * 2 + 2])))
+                        reads.begin(location)
+                begun.append(sum(map(reads.is_reading, locations[first * 2 : first * 2 + 2])))
         assert begun == [2] * 125 + [1] * 750 + [0] * 125
         with pytest.raises(Throttled, match="1000 reads from the bucket are under way"):
-            await pool.run_at(places[-1])
+            await pool.run_at(locations[-1])
         await asyncio.sleep(5)
-        assert (await pool.run_at(places[-1])).base_offsets == [100, 102, 103]
+        assert (await pool.run_at(locations[-1])).base_offsets == [100, 102, 103]
 
     with_pool(store, work)
 
 
-def left_out(pool: ReadCache, place: RunLocation = PLACE) -> None:
+def left_out(pool: ReadCache, location: RunLocation = LOCATION) -> None:
     """One fetch that begins to read the run and is answered without it."""
     with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
-        reads.begin(place)
-        assert reads.block_at(place) is None
+        reads.begin(location)
+        assert reads.block_at(location) is None
 
 
 def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() -> None:
@@ -138,9 +138,9 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
         left_out(pool)  # it is still being read: the same read
         await asyncio.sleep(4)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
-            reads.begin(PLACE)
-            assert reads.block_at(PLACE) is not None
-        assert not pool.was_left_out(PLACE)
+            reads.begin(LOCATION)
+            assert reads.block_at(LOCATION) is not None
+        assert not pool.was_left_out(LOCATION)
 
     with_pool(store, work)
     assert store.count("get") == 1
@@ -153,16 +153,16 @@ def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> N
         async with cold_pool(bucket(), bytes_max=1) as pool:
             left_out(pool)
             await asyncio.sleep(1)
-            assert pool.was_left_out(PLACE)
+            assert pool.was_left_out(LOCATION)
             woken = asyncio.Event()
             with FetchReads(pool, bytes_max=1, woken=woken) as reads:
-                reads.begin(PLACE)
+                reads.begin(LOCATION)
                 owed = [reads.owes]
                 await woken.wait()
                 owed.append(reads.owes)
                 assert owed == [True, False]
-                assert reads.block_at(PLACE) is not None
-            assert not pool.was_left_out(PLACE)
+                assert reads.block_at(LOCATION) is not None
+            assert not pool.was_left_out(LOCATION)
 
     run(main())
 
@@ -176,10 +176,10 @@ def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() 
         await asyncio.sleep(1)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             with pytest.raises(Unavailable, match="503 SlowDown"):
-                reads.block_at(PLACE)
-            assert reads.block_at(PLACE) is None
+                reads.block_at(LOCATION)
+            assert reads.block_at(LOCATION) is None
         assert store.count("get") == 1
-        assert (await pool.run_at(PLACE)).base_offsets == [100, 102, 103]
+        assert (await pool.run_at(LOCATION)).base_offsets == [100, 102, 103]
 
     with_pool(store, work)
 
@@ -193,11 +193,11 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
         await asyncio.sleep(60)
         woken = asyncio.Event()
         with FetchReads(pool, bytes_max=1, woken=woken) as reads:
-            assert reads.block_at(PLACE) is None
-            reads.begin(PLACE)
+            assert reads.block_at(LOCATION) is None
+            reads.begin(LOCATION)
             assert reads.owes
             await woken.wait()
-            assert reads.block_at(PLACE) is not None
+            assert reads.block_at(LOCATION) is not None
 
     with_pool(store, work)
 
@@ -206,8 +206,8 @@ def test_a_run_that_somebody_else_read_meanwhile_is_owed_to_nobody() -> None:
     async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(1)
-        await pool.run_at(PLACE)
-        assert not pool.was_left_out(PLACE)
+        await pool.run_at(LOCATION)
+        assert not pool.was_left_out(LOCATION)
 
     with_pool(bucket(), work)
 
@@ -218,10 +218,10 @@ def test_readers_that_never_come_back_are_forgotten(monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         async with cold_pool(bucket(), bytes_max=1) as pool:
-            for place in (PLACE, OTHER, THIRD):
-                left_out(pool, place)
+            for location in (LOCATION, OTHER, THIRD):
+                left_out(pool, location)
                 await asyncio.sleep(1)
-            assert [pool.was_left_out(place) for place in (PLACE, OTHER, THIRD)] == [False, True, True]
+            assert [pool.was_left_out(location) for location in (LOCATION, OTHER, THIRD)] == [False, True, True]
 
     run(main())
 
@@ -234,9 +234,9 @@ def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket
 
         pool = ReadCache(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)
         with FetchReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
-            reads.begin(PLACE)
+            reads.begin(LOCATION)
             assert not reads.in_flight
             with pytest.raises(Unavailable, match="the session has ended"):
-                reads.block_at(PLACE)
+                reads.block_at(LOCATION)
 
     run(main())

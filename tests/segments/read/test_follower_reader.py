@@ -134,7 +134,7 @@ def test_the_leader_reads_nothing_and_the_tail_is_read_from_its_segments_too() -
     paired(partition, scenario)
 
 
-def test_a_reader_that_waits_for_more_bytes_than_there_are_is_told_of_places_when_its_time_is_over() -> None:
+def test_a_fetch_that_waits_for_more_bytes_receives_locations_at_its_deadline() -> None:
     partition = TieredPartition(V, compacted=6)
 
     async def scenario(pair: Pair) -> None:
@@ -197,7 +197,7 @@ def test_what_was_compacted_and_trimmed_since_the_leader_looked_is_found_in_the_
     paired(partition, scenario)
 
 
-def test_it_is_read_at_once_where_the_answer_has_room_for_one_place_alone() -> None:
+def test_a_follower_reads_a_single_location_at_once() -> None:
     partition, behind = TieredPartition(V, compacted=0), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:

@@ -30,7 +30,7 @@ V = [batch_of(b"a%d" % number, b"b%d" % number) for number in range(12)]
 
 @st.composite
 def compacted_partitions(
-    draw: st.DrawFn, *, has_hot: bool = True, place: TopicPartition = ORDERS, store: ScriptedStore | None = None
+    draw: st.DrawFn, *, has_hot: bool = True, partition: TopicPartition = ORDERS, store: ScriptedStore | None = None
 ) -> TieredPartition:
     counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=10))
     batches = [batch_of(*(b"%d/%d" % (number, at) for at in range(count))) for number, count in enumerate(counts)]
@@ -45,7 +45,7 @@ def compacted_partitions(
         keeps=lambda offset: offset in kept,
         epoch_batches=draw(st.integers(1, 9)),
         segment_batches=draw(st.integers(1, 3)),
-        place=place,
+        partition=partition,
         store=store,
     )
 
@@ -89,38 +89,47 @@ def test_so_it_does_where_another_broker_reads_the_bucket_for_it(partition: Tier
 @given(st.data())
 def test_a_consumer_of_several_partitions_arrives_at_the_end_of_each(data: st.DataObject) -> None:
     store = ScriptedStore()
-    places = [TopicPartition(ORDERS.topic_id, Partition(number)) for number in range(data.draw(st.integers(2, 4)))]
-    partitions = {place: data.draw(compacted_partitions(place=place, store=store)) for place in places}
+    topic_partitions = [TopicPartition(ORDERS.topic_id, Partition(number)) for number in range(data.draw(st.integers(2, 4)))]
+    partitions = {
+        topic_partition: data.draw(compacted_partitions(partition=topic_partition, store=store))
+        for topic_partition in topic_partitions
+    }
     bytes_max = data.draw(st.sampled_from([1, 150, 1000, 1 << 20]), label="bytes_max")
     hot = TailCache(1 << 30)
-    for place, partition in partitions.items():
+    for topic_partition, partition in partitions.items():
         if newest := [batch for batch in partition.stamped if batch.base_offset >= partition.hot_start]:
-            hot.add(place, newest)
+            hot.add(topic_partition, newest)
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
             pool = ReadCache(store, bytes_max=1 << 20, reads=ByteBudget(1 << 20), read_timeout_s=1000, spawn=tasks.create_task)
             reader = LogReader(hot, pool)
-            positions = dict.fromkeys(places, 0)
-            read: dict[TopicPartition, list[KafkaRecord]] = {place: [] for place in places}
-            while behind := [place for place in places if positions[place] < partitions[place].end]:
+            positions = dict.fromkeys(topic_partitions, 0)
+            read: dict[TopicPartition, list[KafkaRecord]] = {topic_partition: [] for topic_partition in topic_partitions}
+            while behind := [
+                topic_partition
+                for topic_partition in topic_partitions
+                if positions[topic_partition] < partitions[topic_partition].end
+            ]:
                 order = data.draw(st.permutations(behind))
                 found = await reader.fetch(
-                    [FetchTarget(place, positions[place], bytes_max) for place in order],
-                    lambda place: partitions[place].led,
+                    [FetchTarget(topic_partition, positions[topic_partition], bytes_max) for topic_partition in order],
+                    lambda topic_partition: partitions[topic_partition].led,
                     asyncio.Event(),
                     bytes_max=bytes_max,
                     bytes_min=1,
                     wait_ms_max=0,
                 )
                 before = dict(positions)
-                for place, answer in zip(order, found, strict=True):
+                for topic_partition, answer in zip(order, found, strict=True):
                     assert isinstance(answer, FetchResult), answer
-                    if answer.batches_from(positions[place]):
-                        read[place] += await consume(partial(_same, answer), positions[place], end_offset=answer.next_offset)
-                        positions[place] = answer.next_offset
+                    if answer.batches_from(positions[topic_partition]):
+                        read[topic_partition] += await consume(
+                            partial(_same, answer), positions[topic_partition], end_offset=answer.next_offset
+                        )
+                        positions[topic_partition] = answer.next_offset
                 assert positions != before, "each fetch gets on with one of them"
-            assert read == {place: surviving(partition, 0) for place, partition in partitions.items()}
+            assert read == {topic_partition: surviving(partition, 0) for topic_partition, partition in partitions.items()}
 
     run(main())
 

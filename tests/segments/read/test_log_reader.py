@@ -70,11 +70,11 @@ class Partition:
 
     def damage(self, seq: int, offset: int) -> range:
         """Changes a byte in the batch with this offset, where it lies on the bucket; the offsets of that batch."""
-        place = self.led.runs.find(offset)
-        assert place is not None
+        location = self.led.runs.find(offset)
+        assert location is not None
         (batch,) = [batch for batch in self.batches if batch.base_offset <= offset <= batch.last_offset]
-        at = place.start + sum(
-            other.size_bytes for other in self.batches if place.base_offset <= other.base_offset < batch.base_offset
+        at = location.start + sum(
+            other.size_bytes for other in self.batches if location.base_offset <= other.base_offset < batch.base_offset
         )
         body = bytearray(self.store.content(key_of(seq)))
         body[at + batch.size_bytes - 1] = 0xFF
@@ -146,7 +146,7 @@ def test_history_is_read_from_the_bucket_and_goes_over_into_the_hot_pool() -> No
     assert [call.key for call in partition.store.calls] == [key_of(0), key_of(1)]
 
 
-def test_at_the_high_watermark_there_is_nothing_yet_and_beyond_it_nobody_may_stand() -> None:
+def test_a_fetch_at_the_high_watermark_is_empty_and_one_beyond_it_is_out_of_range() -> None:
     partition = Partition([A], first_offset=10)
     assert partition.read(12) == FetchResult([], 0, Offset(12), Offset(12), Offset(10), EPOCH)
     for offset in (9, 13, -1):
@@ -211,15 +211,15 @@ def test_a_history_is_looked_at_again_only_when_what_comes_next_in_it_has_arrive
     partition = Partition(*[[batch_of(b"v")] for _ in range(16)])
     for seq in range(16):
         partition.store.script("get", key_of(seq), slow((16 - seq) / 2))  # the first comes last
-    looks: list[int] = []
+    lookups: list[int] = []
 
     def counted(offset: int, **limits: Any) -> list[FetchPart]:
-        looks.append(offset)
+        lookups.append(offset)
         return plan_fetch(offset, **limits)
 
     monkeypatch.setattr(log_reader, "plan_fetch", counted)
     assert records_in(partition.read(0).batches) == partition.records
-    assert len(looks) == 2
+    assert len(lookups) == 2
 
 
 def test_a_history_of_tiny_runs_is_answered_in_parts() -> None:

@@ -105,7 +105,7 @@ def test_batches_from_parquet_say_who_led_and_whose_clock_it_was() -> None:
 # ── where it is read from ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_cheapest_place_is_read_parquet_only_below_the_segments_and_these_only_below_the_hot_pool() -> None:
+def test_segments_are_read_only_below_the_tail_cache_and_parquet_only_below_the_segments() -> None:
     partition = TieredPartition(V, compacted=6, hot=3, file_batches=3, group_bytes=1 << 20)
     for offset, reads in ((18, 0), (12, 3), (6, 4), (0, 5)):
         partition.store.calls.clear()

@@ -39,7 +39,7 @@ def where(parts: Sequence[FetchPart], known: HistoryIndex | None) -> RecordLocat
     return found[0]
 
 
-def test_places_are_told_where_they_have_enough_bytes_on_average() -> None:
+def test_locations_are_answered_if_they_have_enough_bytes_on_average() -> None:
     parts = parts_at(0, index_of(5, 5, 5), None)
     found = located(parts, None, part_bytes_min=RUN_BYTES)
     assert found is not None
@@ -59,13 +59,13 @@ def test_only_a_reader_of_history_is_told_of_the_manifest_and_one_in_a_gap_at_it
 
 
 @given(st.integers(0, 59), st.integers(0, 2000))
-def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -> None:
+def test_a_follower_plans_reads_from_locations_as_the_leader_does(offset: int, bytes_max: int) -> None:
     known, runs = history(), index_of(5, 5, 10, start_offset=COMPACTED_TO)
     parts = parts_at(offset, runs, known, bytes_max=bytes_max)
-    places = where(parts, known) if any(isinstance(part, FromWal | FromParquet) for part in parts) else None
-    if places is None:
+    locations = where(parts, known) if any(isinstance(part, FromWal | FromParquet) for part in parts) else None
+    if locations is None:
         return
-    there = partition_of_snapshot(ORDERS, reported(places, high_watermark=60), known if places.manifest_version else None)
+    there = partition_of_snapshot(ORDERS, reported(locations, high_watermark=60), known if locations.manifest_version else None)
     assert there.log.high_watermark <= 60
     planned = plan_fetch(
         offset,
@@ -78,7 +78,7 @@ def test_whoever_is_told_plans_as_the_leader_does(offset: int, bytes_max: int) -
     assert planned == parts
 
 
-def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark() -> None:
+def test_nothing_is_readable_beyond_the_answered_locations_or_the_high_watermark() -> None:
     runs = index_of(5, 5, start_offset=COMPACTED_TO)
     first = cast(FromWal, parts_at(COMPACTED_TO, runs, None, bytes_max=1)[0]).location
     there = partition_of_snapshot(ORDERS, reported(RecordLocations(0, (first,)), high_watermark=50), None)
@@ -92,8 +92,8 @@ def test_nothing_is_readable_behind_what_was_told_nor_beyond_the_high_watermark(
 def test_the_log_starts_where_the_leader_says_or_a_newer_manifest_does() -> None:
     def starts(*, of_leader: int, of_manifest: int, high_watermark: int = 60) -> LeaderPartition:
         manifest = msgspec.structs.replace(history().manifest, log_start_offset=Offset(of_manifest))
-        places = RecordLocations(1, tuple(index_of(20, start_offset=COMPACTED_TO).from_timestamp(-1)))
-        asked = reported(places, high_watermark=high_watermark, log_start_offset=of_leader)
+        locations = RecordLocations(1, tuple(index_of(20, start_offset=COMPACTED_TO).from_timestamp(-1)))
+        asked = reported(locations, high_watermark=high_watermark, log_start_offset=of_leader)
         return partition_of_snapshot(ORDERS, asked, HistoryIndex(manifest, "orders"))
 
     assert starts(of_leader=12, of_manifest=5).log.log_start_offset == 12

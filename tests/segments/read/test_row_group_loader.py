@@ -28,21 +28,21 @@ from tests.simulation.virtual_loop import run
 V = [batch_of(b"a%d" % number, b"b%d" % number) for number in range(12)]
 
 
-def places(partition: TieredPartition) -> list[RowGroupLocation]:
+def locations_in(partition: TieredPartition) -> list[RowGroupLocation]:
     """Of all row groups."""
     assert partition.led.history is not None
     found: list[RowGroupLocation] = []
     at = 0
-    while (place := partition.led.history.find(at)) is not None:
-        found.append(place)
-        at = place.last_offset + 1
+    while (location := partition.led.history.find(at)) is not None:
+        found.append(location)
+        at = location.last_offset + 1
     return found
 
 
 def test_a_footer_far_behind_its_row_group_is_read_once_however_many_groups_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segments.read.row_group_loader.SHARED_GET_BYTES", -1)
     partition = TieredPartition(V, compacted=12, group_bytes=200)
-    groups = places(partition)
+    groups = locations_in(partition)
     partition.store.script("get", groups[0].key, slow(1))
 
     async def main() -> None:
@@ -56,7 +56,7 @@ def test_a_footer_far_behind_its_row_group_is_read_once_however_many_groups_wait
 
 def test_a_footer_that_could_not_be_read_is_asked_for_again() -> None:
     partition = TieredPartition(V, compacted=12, group_bytes=200)
-    first, *_ = places(partition)
+    first, *_ = locations_in(partition)
     partition.store.script("get", first.key, REFUSED)
 
     async def main() -> None:
@@ -70,7 +70,7 @@ def test_a_footer_that_could_not_be_read_is_asked_for_again() -> None:
 
 def test_footers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=12, file_batches=1)
-    groups = places(partition)
+    groups = locations_in(partition)
 
     async def main() -> None:
         reads = RowGroupLoader(partition.store)
@@ -87,10 +87,10 @@ def test_footers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_row_group_becomes_batches_of_a_bounded_size_and_a_part_of_them_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segments.read.row_group_loader.GROUP_BATCH_BYTES", 100)
     partition = TieredPartition(V, compacted=12, group_bytes=1 << 20, keeps=lambda offset: offset not in range(3, 9))
-    [place] = places(partition)
+    [location] = locations_in(partition)
 
     async def main() -> None:
-        group = await RowGroupLoader(partition.store).read(place)
+        group = await RowGroupLoader(partition.store).read(location)
         assert len(group.batches) > 3
         assert group.memory_bytes > sum(map(len, group.batches))
         whole = group.read(0, bytes_max=1 << 20, high_watermark=Offset(24))
@@ -118,7 +118,7 @@ class Loaders(MetaPathFinder):
 
 def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=12, group_bytes=200)
-    groups, loaders = places(partition), Loaders("segments.history.parquet_file")
+    groups, loaders = locations_in(partition), Loaders("segments.history.parquet_file")
     monkeypatch.setattr(segments.history, "parquet_file", segments.history.parquet_file)  # as it was before, when this is over
     monkeypatch.delitem(sys.modules, "segments.history.parquet_file")
     monkeypatch.setattr(sys, "meta_path", [loaders, *sys.meta_path])
@@ -135,7 +135,7 @@ def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypat
 
 def test_a_decoding_that_outlives_its_read_is_counted_until_its_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=12)
-    place = places(partition)[0]
+    location = locations_in(partition)[0]
     begun, may_end = threading.Event(), threading.Event()
     read_row_group = segments.history.parquet_file.read_row_group
 
@@ -151,7 +151,7 @@ def test_a_decoding_that_outlives_its_read_is_counted_until_its_thread_has_ended
         pool = ReadCache(
             partition.store, bytes_max=1 << 20, reads=budget, read_timeout_s=60, spawn=asyncio.get_running_loop().create_task
         )
-        reading = pool.read(place)
+        reading = pool.read(location)
         await asyncio.to_thread(begun.wait, 60)
         taken = budget.bytes_used
         assert taken > 0

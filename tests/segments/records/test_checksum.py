@@ -61,7 +61,7 @@ def test_that_of_a_whole_is_the_sum_of_its_parts_in_any_order(history: History, 
 
 @settings(max_examples=40)
 @given(histories(), st.data())
-def test_it_changes_with_any_field_of_any_record(history: History, data: st.DataObject) -> None:
+def test_the_checksum_changes_with_any_field_of_any_record(history: History, data: st.DataObject) -> None:
     rows = history.rows
     at = data.draw(st.integers(0, len(rows) - 1))
     changed = list(rows)
@@ -97,7 +97,7 @@ def _others(row: Row) -> list[Row]:
     return differ
 
 
-def test_of_no_records_it_is_nothing() -> None:
+def test_the_checksum_of_no_records_is_zero() -> None:
     assert sum_of() == (0, 0)
     assert checksum_of_columns(decode_batches([], decompressed_bytes_max=BOUND)) == 0
 
@@ -129,9 +129,9 @@ def test_a_damaged_section_is_refused_or_has_another_sum_and_is_never_read_past_
 ) -> None:
     batch = encode_records(records)
     section = bytearray(batch[BATCH_OVERHEAD_BYTES:])
-    place = at % len(section)
-    section[place] ^= flipped
-    damaged = assemble(parse_header(batch), bytes(section[:place]) if cut else bytes(section))
+    byte_offset = at % len(section)
+    section[byte_offset] ^= flipped
+    damaged = assemble(parse_header(batch), bytes(section[:byte_offset]) if cut else bytes(section))
     try:
         found = sum_of(damaged)
     except InvalidRecord:

@@ -46,12 +46,12 @@ def hashes_of(values: list[bytes], form: ModuleType = key_hash_kernel, secret: b
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["as it is here", "uncompiled"])
-def test_it_is_the_one_of_the_reference(form: ModuleType) -> None:
+def test_the_key_hash_equals_the_reference_implementation(form: ModuleType) -> None:
     assert hashes_of([bytes(range(size)) for size in REFERENCE], form) == list(REFERENCE.values())
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=8), st.binary(min_size=16, max_size=16))
-def test_compiled_or_not_it_is_the_same(values: list[bytes], secret: bytes) -> None:
+def test_the_compiled_and_uncompiled_kernels_return_the_same_hash(values: list[bytes], secret: bytes) -> None:
     assert hashes_of(values, FORMS[0], secret) == hashes_of(values, FORMS[1], secret)
 
 

@@ -74,7 +74,7 @@ def test_of_a_session_without_records_it_is_remembered_that_it_is_sealed() -> No
     run(scenario())
 
 
-def test_those_who_ask_at_the_same_time_share_one_read() -> None:
+def test_concurrent_readers_share_one_read_of_each_footer() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         for key in in_both(bucket, 5):

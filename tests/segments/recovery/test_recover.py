@@ -32,12 +32,12 @@ from tests.kit.segments.scripted_store import REFUSED, Act, fails
 from tests.simulation.virtual_loop import run
 
 
-def places(found: RecoveredPartition) -> list[tuple[int, int, int]]:
+def locations(found: RecoveredPartition) -> list[tuple[int, int, int]]:
     """(base offset, session, seq) of each of its runs."""
     runs, at = [], found.runs.start_offset
-    while at is not None and (place := found.runs.find(at)) is not None:
-        runs.append((int(place.base_offset), int(place.session), int(place.seq)))
-        at = type(at)(place.last_offset + 1)
+    while at is not None and (location := found.runs.find(at)) is not None:
+        runs.append((int(location.base_offset), int(location.session), int(location.seq)))
+        at = type(at)(location.last_offset + 1)
     return runs
 
 
@@ -63,7 +63,7 @@ def test_the_end_offset_is_where_the_last_committed_segment_ends_and_all_below_i
     assert isinstance(orders, RecoveredPartition)
     assert isinstance(payments, RecoveredPartition)
     assert orders.log(LeaderEpoch(6)).bounds == Bounds(0, 5, 5, 6)  # type: ignore[arg-type]
-    assert (places(orders), places(payments)) == ([(0, 1, 0), (3, 1, 2)], [(0, 1, 0), (1, 1, 1)])
+    assert (locations(orders), locations(payments)) == ([(0, 1, 0), (3, 1, 2)], [(0, 1, 0), (1, 1, 1)])
     assert bucket.count("tail") == 3
 
 
@@ -73,7 +73,7 @@ def test_a_partition_goes_on_from_session_to_session_in_the_order_of_its_spans()
     bucket.segment(5, {ORDERS: [ONE]}, epoch=2)
     bucket.segment(4, {ORDERS: [ONE]}, epoch=3)
     found = bucket.found(ORDERS, led(3, 1), led(5, 2), led(9, 3), led(4, 3))
-    assert places(found) == [(0, 3, 0), (1, 5, 0), (2, 4, 0)]
+    assert locations(found) == [(0, 3, 0), (1, 5, 0), (2, 4, 0)]
     assert found.sessions == {3, 4, 5}
 
 
@@ -122,7 +122,7 @@ def test_a_session_that_is_gone_is_no_harm_to_a_partition_whose_later_records_go
     bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
     bucket.segment(3, {ORDERS: [ONE]}, epoch=3)
     bucket.lost = {2}
-    assert places(bucket.found(ORDERS, led(1, 1), led(2, 2), led(3, 3))) == [(0, 1, 0), (1, 3, 0)]
+    assert locations(bucket.found(ORDERS, led(1, 1), led(2, 2), led(3, 3))) == [(0, 1, 0), (1, 3, 0)]
 
 
 def test_a_session_that_is_gone_is_no_harm_to_a_partition_that_it_released_before_its_first_segment() -> None:
@@ -177,7 +177,7 @@ def test_what_a_zombie_writes_after_the_seal_is_not_found_next_time_either() -> 
     assert bucket.found(ORDERS, led(1)).end_offset == 1
     bucket.gap(1)
     bucket.segment(1, {ORDERS: [ONE]})
-    assert places(bucket.found(ORDERS, led(1))) == [(0, 1, 0)]
+    assert locations(bucket.found(ORDERS, led(1))) == [(0, 1, 0)]
 
 
 def test_each_session_is_sealed_and_read_once() -> None:
@@ -196,7 +196,7 @@ def test_a_session_that_released_the_partition_is_not_sealed_even_if_it_is_ones_
         bucket.segment(session, {ORDERS: [ONE]}, epoch=session)
         bucket.segment(session, {PAYMENTS: [ONE]}, epoch=session)
     found = bucket.found(ORDERS, led(1, 1, released_at_seq=1), led(BY.id, BY.id, released_at_seq=1))
-    assert places(found) == [(0, 1, 0), (1, BY.id, 0)]
+    assert locations(found) == [(0, 1, 0), (1, BY.id, 0)]
     assert bucket.count("create") == 0
     assert bucket.count("tail") == 2, "what came after the release is not read"
 
@@ -262,7 +262,7 @@ def test_what_an_index_still_tells_of_a_segment_that_is_gone_keeps_the_partition
     assert bucket.found(ORDERS, led(1, 1)).end_offset == 10
 
 
-def test_a_seal_below_the_place_of_a_release_shows_that_a_segment_is_gone() -> None:
+def test_a_seal_below_the_released_segment_shows_that_a_segment_is_missing() -> None:
     bucket = Bucket()
     for _ in range(3):
         bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
@@ -279,7 +279,7 @@ def test_a_released_partition_ends_where_it_was_released_whatever_the_session_wr
     bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
     bucket.ends = released_end
     bucket.segment(2, {ORDERS: [TWO]}, epoch=2)
-    assert places(bucket.found(ORDERS, led(1, 1, released_at_seq=1), led(2, 2))) == [(0, 1, 0), (1, 2, 0)]
+    assert locations(bucket.found(ORDERS, led(1, 1, released_at_seq=1), led(2, 2))) == [(0, 1, 0), (1, 2, 0)]
 
 
 def test_an_epoch_that_the_metadata_does_not_name_counts_for_nothing() -> None:
@@ -312,7 +312,7 @@ def test_a_partition_whose_beginning_was_trimmed_away_is_corrupt_and_one_that_be
     assert "begins at offset 1; what came before is missing" in str(found[ORDERS])
     payments = found[PAYMENTS]
     assert isinstance(payments, RecoveredPartition)
-    assert places(payments) == [(0, 1, 1)]
+    assert locations(payments) == [(0, 1, 1)]
 
 
 def test_a_segment_that_is_trimmed_while_it_is_read_makes_recovery_look_again() -> None:
@@ -330,7 +330,7 @@ def test_a_segment_that_is_trimmed_while_it_is_read_makes_recovery_look_again() 
 
     trimming = Trimming()
     trimming._objects, trimming._keys = bucket._objects, bucket._keys
-    assert places(trimming.found(ORDERS, led(1))) == [(0, 1, 1)]
+    assert locations(trimming.found(ORDERS, led(1))) == [(0, 1, 1)]
 
 
 # ── damage ──────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,8 +12,8 @@ from segments.wal.commit_order import CommitOrder
 
 def order_of(*segments: str) -> CommitOrder[str]:
     order: CommitOrder[str] = CommitOrder()
-    for place, segment in enumerate(segments):
-        assert order.issue(segment) == place
+    for seq, segment in enumerate(segments):
+        assert order.issue(segment) == seq
     return order
 
 
@@ -47,7 +47,7 @@ def test_a_segment_that_is_said_to_land_twice_is_answered_once() -> None:
     assert [landed(order, 1), landed(order, 1), landed(order, 0), landed(order, 0)] == [[], [], ["a", "b"], []]
 
 
-def test_a_seal_refuses_all_from_its_place_on_also_those_that_landed() -> None:
+def test_a_seal_refuses_all_segments_from_its_sequence_number_on() -> None:
     order = order_of("a", "b", "c", "d")
     landed(order, 2)
     assert sealed(order, 1) == ["b", "c", "d"]
@@ -87,14 +87,14 @@ def test_whatever_lands_when_the_answers_come_once_in_order_and_stop_at_the_seal
     refused: list[str] = []
     sealed_at = count
     for event, seq in data.draw(st.permutations(landings + seals)):
-        prefix_now = next((place for place in range(count) if place not in there), count)
+        prefix_now = next((seq for seq in range(count) if seq not in there), count)
         if event == "lands":
             there.add(seq)
             committed += landed(order, seq)
         elif seq >= prefix_now:  # a seal is created at a gap, never over what is committed
             sealed_at = min(sealed_at, seq)
             refused += sealed(order, seq)
-        prefix = next((place for place in range(count) if place not in there), count)
-        assert committed == [str(place) for place in range(min(prefix, sealed_at))]
-    assert sorted(refused, key=int) == [str(place) for place in range(sealed_at, count)]
+        prefix = next((seq for seq in range(count) if seq not in there), count)
+        assert committed == [str(seq) for seq in range(min(prefix, sealed_at))]
+    assert sorted(refused, key=int) == [str(seq) for seq in range(sealed_at, count)]
     assert order.undecided == 0

@@ -49,7 +49,7 @@ def test_a_full_segment_leaves_at_once_whatever_is_in_flight_and_whatever_the_bu
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_with_all_places_in_flight_taken_everything_waits_for_one_to_land(closing: bool) -> None:
+def test_with_all_flushes_in_flight_every_batch_waits_for_one_to_land(closing: bool) -> None:
     state = FlushState(full_segments=2, open_since_s=1, in_flight=4, closing=closing)
     assert FlushPolicy(SETTINGS).due_at_s(state, now_s=10) is None
 
@@ -59,7 +59,7 @@ def test_closing_does_not_linger() -> None:
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(state, now_s=10) == 10
 
 
-def test_what_a_handover_waits_for_does_not_linger_either_and_waits_for_a_place_in_flight() -> None:
+def test_batches_that_a_handover_waits_for_do_not_linger_but_wait_for_a_free_flush() -> None:
     state = FlushState(full_segments=0, open_since_s=10, in_flight=1, closing=False, waited_for=True)
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(state, now_s=10) == 10
     assert FlushPolicy(SETTINGS).due_at_s(state._replace(in_flight=4), now_s=10) is None

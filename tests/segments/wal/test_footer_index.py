@@ -54,7 +54,7 @@ def test_indexes_are_written_as_the_drawing_says() -> None:
     assert written(141, every=32) == [(0, 32), (0, 64), (64, 96), (0, 128)]
 
 
-def test_one_that_is_large_is_not_merged_any_more() -> None:
+def test_a_large_footer_block_is_not_merged_again() -> None:
     blocks = FooterBlocks(2)
     footers = [FooterBytes(bytes(BLOCK_BYTES_MAX // 4), 1 << 30)] * 4 + [FooterBytes(b"x", 100)] * 4
     due = [blocks.add(SegmentSeq(seq), footer) for seq, footer in enumerate(footers)]
@@ -74,7 +74,7 @@ def test_the_footers_of_any_session_are_read_in_few_parts_each_once(segments: in
     trimmed_to = min(trimmed_to, segments)
     indexes = [IndexRange(SegmentSeq(first), SegmentSeq(end)) for first, end in written(segments, every=every)]
     parts = cover(SegmentSeq(trimmed_to), SegmentSeq(segments), indexes)
-    assert places_read(parts, segments) == list(range(trimmed_to, segments))
+    assert seqs_read(parts, segments) == list(range(trimmed_to, segments))
     assert len(parts) <= (segments // every).bit_length() + every
 
 
@@ -82,11 +82,11 @@ def test_the_footers_of_any_session_are_read_in_few_parts_each_once(segments: in
 def test_whatever_indexes_there_are_each_footer_is_read_once(ranges: list[tuple[int, int]], first: int, segments: int) -> None:
     indexes = [IndexRange(SegmentSeq(begin), SegmentSeq(begin + count)) for begin, count in ranges]
     parts = cover(SegmentSeq(first), SegmentSeq(segments), indexes)
-    assert all(index is None or index.first <= place < index.end for place, index in parts)
-    assert places_read(parts, segments) == list(range(first, segments))
+    assert all(index is None or index.first <= seq < index.end for seq, index in parts)
+    assert seqs_read(parts, segments) == list(range(first, segments))
 
 
-def places_read(parts: Sequence[FooterRead], segments: int) -> list[int]:
+def seqs_read(parts: Sequence[FooterRead], segments: int) -> list[int]:
     return [seq for first, index in parts for seq in range(first, min(index.end, segments) if index else first + 1)]
 
 

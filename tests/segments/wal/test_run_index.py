@@ -31,9 +31,9 @@ def test_an_empty_index_knows_nothing() -> None:
 
 def test_a_run_is_found_by_each_of_its_offsets_with_all_that_was_said_of_it() -> None:
     index = index_of(run_of(10, 3, max_timestamp=5), run_of(13, 1, max_timestamp=2**62, start=2**40))
-    place = RunLocation(Offset(13), Offset(13), SESSION, SegmentSeq(1), 2**40, 2**40 + 100, EPOCH, 2**62)
-    assert index.find(13) == place
-    assert place.key == "wal/4000000000000000/0000000000000001"
+    location = RunLocation(Offset(13), Offset(13), SESSION, SegmentSeq(1), 2**40, 2**40 + 100, EPOCH, 2**62)
+    assert index.find(13) == location
+    assert location.key == "wal/4000000000000000/0000000000000001"
     assert [index.find(offset) is not None for offset in range(9, 15)] == [False, True, True, True, True, False]
     assert (index.start_offset, index.end_offset) == (10, 14)
 
@@ -56,8 +56,8 @@ def test_a_run_that_leaves_a_gap_or_overlaps_is_corrupt_and_is_not_taken_in(base
 
 def test_runs_from_a_timestamp_on_are_those_that_hold_a_record_so_new() -> None:
     index = index_of(run_of(0, 1, max_timestamp=50), run_of(1, 1, max_timestamp=20), run_of(2, 1, max_timestamp=70))
-    assert [place.base_offset for place in index.from_timestamp(50)] == [0, 2]
-    assert [place.base_offset for place in index.from_timestamp(51)] == [2]
+    assert [location.base_offset for location in index.from_timestamp(50)] == [0, 2]
+    assert [location.base_offset for location in index.from_timestamp(51)] == [2]
     assert list(index.from_timestamp(71)) == []
 
 
@@ -104,7 +104,7 @@ def test_the_end_of_each_epoch_agrees_with_looking_at_every_record(steps: list[t
         epochs += [epoch] * length
         at += length
     for asked in range(epoch + 2):
-        held = [(of_record, start_offset + place + 1) for place, of_record in enumerate(epochs) if of_record <= asked]
+        held = [(of_record, start_offset + index + 1) for index, of_record in enumerate(epochs) if of_record <= asked]
         assert index.end_of_epoch(asked) == (held[-1] if held else NO_EPOCH_END)
 
 

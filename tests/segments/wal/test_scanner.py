@@ -46,12 +46,12 @@ class Scene:
             self.skipped.append((session.session, session.known_to, to))
 
     def take_in(self, session: KnownSession, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> None:
-        place = session.session, session.known_to
+        segment = session.session, session.known_to
         if isinstance(footer, Corrupt):
-            self.damaged[place] = footer
+            self.damaged[segment] = footer
         else:
-            assert place == (footer.session, footer.seq)
-            self.found.append(place)
+            assert segment == (footer.session, footer.seq)
+            self.found.append(segment)
 
     async def poll(self, *, late: bool = True) -> list[str]:
         """Returns the kinds of the requests that it took."""

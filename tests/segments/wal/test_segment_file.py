@@ -198,7 +198,7 @@ def test_a_segment_that_ends_early_is_corrupt(data: st.DataObject) -> None:
         read_footer(body[:kept])
 
 
-def test_a_segment_at_the_place_of_another_is_corrupt() -> None:
+def test_a_segment_under_the_key_of_another_is_corrupt() -> None:
     body = bytes_of(two_partitions())
     for session, seq in [(SESSION, SEQ + 1), (SESSION + 1, SEQ)]:
         with pytest.raises(Corrupt, match="holds segment 3 of session 7"):

@@ -345,7 +345,7 @@ def test_a_put_without_an_answer_is_given_up_and_sent_again() -> None:
 # ── the deadline: the session seals itself ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_segment_that_misses_its_deadline_ends_the_session_by_a_seal_at_its_place() -> None:
+def test_a_segment_that_misses_its_deadline_ends_the_session_by_a_seal_under_its_key() -> None:
     store = ScriptedStore()
     store.script("create", key_of(1), *[SILENCE] * 6)
 

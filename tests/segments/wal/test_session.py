@@ -200,7 +200,7 @@ def missing_in(store: ScriptedStore) -> tuple[list[int], int, bool, str]:
 
 
 @pytest.mark.parametrize(("there", "cut_at"), [([4, 5, 6], None), ([4, 5, 6, 7], 7), ([4, 5, 6, 9], 7)])
-def test_a_look_with_room_for_some_places_is_cut_off_where_there_is_one_more(there: list[int], cut_at: int | None) -> None:
+def test_a_listing_with_a_bound_is_cut_off_if_there_is_one_more_segment(there: list[int], cut_at: int | None) -> None:
     listed = ListedSession(SESSION, since=SegmentSeq(4), objects_max=3)
     for seq in there:
         listed.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
@@ -391,7 +391,7 @@ def writer_at(store: ScriptedStore, seq: int, *, bytes_expected: int | None = No
     return run(read_writer_id(store, SESSION, SegmentSeq(seq), bytes_expected=expected))
 
 
-def test_a_place_tells_its_writer_or_that_it_is_sealed() -> None:
+def test_a_segment_key_reveals_its_writer_or_a_seal() -> None:
     store = bucket(0, sealed_at=2)
     store.plant(key_of(1), body_of(1, writer=SUCCESSOR))
     assert [writer_at(store, seq) for seq in range(3)] == [WRITER, SUCCESSOR, None]
@@ -406,14 +406,14 @@ def test_a_place_tells_its_writer_or_that_it_is_sealed() -> None:
         pytest.param(b"<html>" * 99, "neither a segment nor a seal", id="no object of ours, but as long"),
     ],
 )
-def test_anything_else_at_the_place_is_corrupt(content: bytes, why: str) -> None:
+def test_any_other_object_at_a_segment_key_is_corrupt(content: bytes, why: str) -> None:
     store = bucket()
     store.plant(key_of(0), content)
     with pytest.raises(Corrupt, match=why):
         writer_at(store, 0)
 
 
-def test_a_place_where_nothing_stands_is_not_found() -> None:
+def test_a_segment_key_without_an_object_is_not_found() -> None:
     with pytest.raises(NotFound):
         writer_at(bucket(), 0)
 

@@ -331,7 +331,7 @@ def test_a_server_that_takes_no_more_bytes_is_given_up_in_time() -> None:
     asyncio.run(main())
 
 
-def test_where_nobody_listens_nothing_was_sent() -> None:
+def test_a_refused_connection_means_that_nothing_was_written() -> None:
     with socket.socket() as silent:  # bound, but not listening: connections are refused
         silent.bind(("127.0.0.1", 0))
         endpoint_url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -42,7 +42,7 @@ def refusal(
     return caller.refusal(*asked)
 
 
-def test_who_has_no_right_is_told_the_acl_that_gives_it() -> None:
+def test_a_denial_names_the_acl_that_would_allow_the_request() -> None:
     error = refusal(asked=("write", "topic", "orders"))
     assert error.message == "billing has no right to write topic orders"
     assert error.hint == "Ask who runs the cluster for it: tidelog acl add billing write --topic orders"
@@ -90,7 +90,7 @@ def test_where_a_denial_stands_and_nothing_else_allows_it_both_steps_are_told() 
     assert "(tidelog acl list shows it). The API key is narrowed as well: ask for a key whose scopes" in both
 
 
-def test_who_looks_a_topic_up_is_told_what_it_wants_to_do_with_it() -> None:
+def test_a_denied_topic_lookup_names_the_acls_to_write_read_and_describe() -> None:
     assert refusal(asked=("describe", "topic", "orders")).hint == (
         "Ask who runs the cluster for what is to be done. To write: tidelog acl add billing write --topic orders; "
         "to read: tidelog acl add billing read --topic orders; only to look at it: tidelog acl add billing describe --topic orders"

@@ -43,7 +43,7 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_call_whose_message_never_comes_is_held_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_a_message_is_not_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stranger, of anybody at the methods that are open to all, and of who has credentials."""
     monkeypatch.setattr("gateway.grpc.calls.MESSAGE_TIMEOUT_S", 0.05)
 
@@ -80,7 +80,7 @@ def test_metrics_are_open_where_the_settings_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_told_to_those_alone_who_showed_who_they_are(tmp_path: Path) -> None:
+def test_only_authenticated_clients_learn_that_a_path_does_not_exist(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         for method, path in (
             ("GET", "/v1/nothing"),
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_told_to_those_alone_who_showed_who_they_are(tmp_pa
 
 
 @pytest.mark.slow
-def test_without_authentication_nobody_is_asked_and_keys_can_be_prepared(tmp_path: Path) -> None:
+def test_without_authentication_no_credentials_are_checked_and_keys_can_be_prepared(tmp_path: Path) -> None:
     async def whole() -> None:
         settings = BrokerSettings(data_dir=tmp_path / "broker", http="127.0.0.1:0", grpc="127.0.0.1:0", segments=FAST)
         async with (

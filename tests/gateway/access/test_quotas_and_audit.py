@@ -31,7 +31,7 @@ class Held:
         return self.held.get(principal) or self.held.get("*")
 
 
-def test_who_has_used_up_its_quota_is_told_when_to_come_back() -> None:
+def test_a_principal_over_its_quota_receives_the_time_to_retry() -> None:
     now_s = 0.0
     quotas = PrincipalQuotas(Held(Quota(principal="a", bytes_in_per_second=100, requests_per_second=2)), lambda: now_s)
     assert quotas.meter("b") is None
@@ -88,7 +88,7 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
 
 
 @pytest.mark.slow
-def test_both_doors_throttle_a_principal_over_its_quota_and_nobody_else(tmp_path: Path) -> None:
+def test_both_listeners_throttle_only_the_principal_that_is_over_its_quota(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
         for principal in ("greedy", "modest"):
@@ -135,7 +135,7 @@ def test_a_stream_over_its_quota_waits_in_place_of_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_changes_and_refusals_are_told_with_who_and_what(tmp_path: Path) -> None:
+def test_changes_and_refusals_are_audited_with_principal_and_resource(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         assert stat.S_IMODE(at.audit_file.stat().st_mode) == 0o600
         await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
@@ -251,7 +251,7 @@ def test_no_text_of_a_client_ends_the_log_or_makes_a_line_of_its_own(tmp_path: P
     assert json.loads(line)["principal"] == "half ?"
 
 
-def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> None:
+def test_audit_events_of_many_unauthenticated_clients_leave_room_for_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for _ in range(2 * LINES_MAX):
@@ -268,7 +268,7 @@ def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_what_was_only_checked_is_told_as_such(tmp_path: Path) -> None:
+def test_validate_only_requests_are_audited_as_such(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
         await at.as_admin("POST", "/v1/keys?validate_only=true", json={"principal": "billing"})
@@ -295,6 +295,6 @@ def test_a_probe_is_answered_whatever_its_principal_has_used(tmp_path: Path) -> 
     serve(tmp_path, scenario)
 
 
-def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_audit_path_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument):
         AuditLog(str(tmp_path / "nowhere" / "audit"), broker_id="b", now_ms=lambda: 0)

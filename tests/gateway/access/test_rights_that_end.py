@@ -92,7 +92,7 @@ def test_long_polls_and_streams_end_when_their_key_is_revoked(tmp_path: Path) ->
     serve(tmp_path, scenario)
 
 
-def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_what(tmp_path: Path) -> None:
+def test_lasting_calls_end_and_none_begins_while_the_broker_cannot_read_the_acls(tmp_path: Path) -> None:
     """As when it is cut off from etcd for longer than access_max_age_ms; what comes of that is in test_stale_views.py."""
 
     async def scenario(at: Guarded) -> None:
@@ -135,7 +135,7 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
     serve(tmp_path, scenario)
 
 
-def test_they_end_when_the_right_is_taken_back(tmp_path: Path) -> None:
+def test_lasting_calls_end_when_their_right_is_revoked(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         key = await reader(at)
         polling = asyncio.ensure_future(at.call("/tidelog.v1.Log/Fetch", LONG_POLL, key))
@@ -152,7 +152,7 @@ def test_they_end_when_the_right_is_taken_back(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_they_end_when_the_key_expires(tmp_path: Path) -> None:
+def test_lasting_calls_end_when_their_key_expires(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         await reader(at)
         key = await at.key("billing", expires_at_ms=time.time_ns() // 1_000_000 + 1_500)

@@ -220,6 +220,6 @@ def test_a_session_wrote_unknown_where_its_epoch_is_yet_to_begin_or_was_given_to
     assert found == ([PARTITION] if is_unknown else [])
 
 
-def test_a_state_that_cannot_be_read_speaks_against_nobody() -> None:
+def test_an_unreadable_leadership_state_is_no_sign_of_unknown_writes() -> None:
     wrote = {PARTITION: LeaderEpoch(0)}
     assert written_unknown(SessionId(7), wrote, {PARTITION: None}, {PARTITION.topic_id}) == []

@@ -411,7 +411,7 @@ def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int 
         (seen(written_at=91, revision=91), "were written again, as a restore does"),
     ],
 )
-def test_metadata_that_are_not_those_of_before_are_told_apart(now: SeenClusterId, happened: str | None) -> None:
+def test_metadata_that_changed_under_a_running_broker_are_recognised(now: SeenClusterId, happened: str | None) -> None:
     assert what_happened("ours", seen(), now) == happened
 
 
@@ -539,9 +539,9 @@ def test_a_broker_ends_when_its_etcd_comes_back_with_another_disk(tmp_path: Path
                 await in_thread(member.start)
             for _ in range(20):
                 await store.transact([], [Put(LAYOUT.topic("a"), b"")])
-            looked = asyncio.Event()
-            staying = asyncio.ensure_future(watch_identity(Looked(store, looked), LAYOUT, "ours"))
-            await looked.wait()
+            was_read = asyncio.Event()
+            staying = asyncio.ensure_future(watch_identity(ReadOnce(store, was_read), LAYOUT, "ours"))
+            await was_read.wait()
             await in_thread(member.kill)
             await in_thread(lambda: shutil.rmtree(tmp_path / member.name))
             if comes_back == "as a backup":
@@ -556,14 +556,14 @@ def test_a_broker_ends_when_its_etcd_comes_back_with_another_disk(tmp_path: Path
     asyncio.run(main())
 
 
-class Looked(FaultyStore):
-    """Tells when it has been looked at."""
+class ReadOnce(FaultyStore):
+    """Sets an event once a range was read."""
 
-    def __init__(self, store: EtcdStore, looked: asyncio.Event) -> None:
+    def __init__(self, store: EtcdStore, was_read: asyncio.Event) -> None:
         super().__init__(store)
-        self._looked = looked
+        self._was_read = was_read
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
         found = await super().range(prefix, start_after=start_after, limit=limit, revision=revision)
-        self._looked.set()
+        self._was_read.set()
         return found

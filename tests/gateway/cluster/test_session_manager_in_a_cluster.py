@@ -687,11 +687,11 @@ FAULTS: dict[str, Callable[[Process], Fault | None]] = {
 def test_a_fault_at_any_request_of_a_life_loses_nothing_and_leaves_nobody_waiting(fault: str) -> None:
     total = requests_of_a_life()
     assert total > 40
-    for place in range(total):
+    for index in range(total):
         count = itertools.count()
 
-        def strike(victim: Process, what: str, count: itertools.count[int] = count, place: int = place) -> Fault | None:
-            return FAULTS[fault](victim) if next(count) == place else None
+        def strike(victim: Process, what: str, count: itertools.count[int] = count, index: int = index) -> Fault | None:
+            return FAULTS[fault](victim) if next(count) == index else None
 
         async def scenario(world: World, strike: Callable[[Process, str], Fault | None] = strike) -> None:
             victim = await a_life(world, strike)
@@ -700,7 +700,7 @@ def test_a_fault_at_any_request_of_a_life_loses_nothing_and_leaves_nobody_waitin
             if fault not in {"killed", "cancelled"}:
                 await victim.ends(within_s=1)
 
-        run_named(scenario, f"{fault} at request {place}")
+        run_named(scenario, f"{fault} at request {index}")
 
 
 def run_named(scenario: Callable[[World], Awaitable[None]], name: str) -> None:

@@ -31,13 +31,13 @@ class SealedLog:
     """A log whose session is sealed; it is its own writer."""
 
     session = OURS
-    looks = 0
+    seal_checks = 0
 
     def __init__(self) -> None:
         self.writer = self
 
     async def check_seal(self) -> None:
-        self.looks += 1
+        self.seal_checks += 1
 
 
 class NothingIsLed:
@@ -77,7 +77,7 @@ def test_a_session_that_was_sealed_and_is_appointed_again_looks_for_its_seal_and
             await takeover._serve({PARTITION: appointed_again(None)})
 
     run(scenario())
-    assert log.looks == 1
+    assert log.seal_checks == 1
 
 
 class OpenLog:

@@ -62,7 +62,7 @@ def test_who_takes_over_after_that_reads_the_index_that_the_one_before_has_writt
         partitions = await world.topic("orders", 4)
         await world.keep_producing(partitions, for_s=2)
         session = session_of(b1)
-        while last_place(world, session) % SEGMENTS.index_every_segments < SEGMENTS.index_every_segments - 2:
+        while last_seq(world, session) % SEGMENTS.index_every_segments < SEGMENTS.index_every_segments - 2:
             mine = [partition for partition in partitions if world.leader(partition) is b1]
             await world.produce(mine[0])
         b1.kill()
@@ -90,14 +90,14 @@ def test_a_broker_that_comes_reads_what_there_is_before_producers_wait_for_it() 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(world.keep_producing(partitions, for_s=5))
             await asyncio.sleep(3)
-            before = {session_prefix(session): last_place(world, session) for session in sessions}
+            before = {session_prefix(session): last_seq(world, session) for session in sessions}
             b4, came_s = world.begin("b4"), virtual_loop().time()
             registered_s = await world.until(lambda: "b4" in leaders[0].view.brokers.brokers)
             await world.until(lambda: sum(world.leader(partition) is b4 for partition in partitions) == 3)
         late = [key for at_s, what, key in b4.to_bucket.calls if at_s >= registered_s and what in {"get", "tail"}]
-        places = [(prefix, parse_wal_key(key)) for prefix in before for key in late if key.startswith(prefix)]
-        assert places
-        assert [found for prefix, found in places if found is None or found.seq is None or found.seq <= before[prefix]] == []
+        late_keys = [(prefix, parse_wal_key(key)) for prefix in before for key in late if key.startswith(prefix)]
+        assert late_keys
+        assert [found for prefix, found in late_keys if found is None or found.seq is None or found.seq <= before[prefix]] == []
         assert world.longest_wait_s(sent_since_s=came_s) < 5.2 * world.bucket_latency_s
         await world.check()
 
@@ -275,7 +275,7 @@ def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_
     in_a_world(scenario)
 
 
-def last_place(world: World, session: SessionId) -> int:
+def last_seq(world: World, session: SessionId) -> int:
     """Of its segments on the bucket."""
     parsed = [parse_wal_key(key) for key in world.bucket._keys if key.startswith(session_prefix(session))]
     return max(found.seq for found in parsed if found is not None and found.seq is not None)

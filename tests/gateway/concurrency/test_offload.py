@@ -50,7 +50,7 @@ def test_no_more_than_so_many_are_at_work_and_each_gets_what_its_work_made() -> 
     asyncio.run(main())
 
 
-def test_who_hangs_up_is_held_until_its_thread_has_ended_and_its_place_with_it() -> None:
+def test_a_cancelled_caller_keeps_its_slot_until_its_thread_has_ended() -> None:
     async def main() -> None:
         threads, work = BoundedExecutor(2), Worked()
         leaving = [asyncio.ensure_future(threads.run(work)) for _ in range(2)]

@@ -49,7 +49,7 @@ def test_another_time_out_inside_is_not_taken_for_a_stop() -> None:
     asyncio.run(scenario())
 
 
-def test_whoever_is_cancelled_stays_cancelled() -> None:
+def test_a_cancelled_task_stays_cancelled() -> None:
     async def scenario() -> None:
         waits = InterruptibleWaits()
 

@@ -67,7 +67,7 @@ async def ended(stage: Stage, contender: Contender) -> TidelogError:
 # ── the controller ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_whoever_leads_was_appointed_by_a_batch_on_the_bucket_and_the_numbers_have_no_gap() -> None:
+def test_each_leader_was_appointed_by_a_batch_on_the_bucket_and_batch_numbers_have_no_gap() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1, 2)
         topic = await stage.topic("orders", 4)
@@ -589,9 +589,9 @@ def test_a_proof_whose_create_is_troubled_ends_with_a_batch_whose_nonce_was_note
         stage.bucket.script("create", appointments_key(1), act)
         await contender.controller.resign()
         (key,) = stage.bucket.keys(SNAPSHOTS)
-        place = parse_snapshot_key(key)
-        assert place is not None
-        assert place.number == (await progress(stage)).number == len(batches(stage.bucket)) >= 1
+        position = parse_snapshot_key(key)
+        assert position is not None
+        assert position.number == (await progress(stage)).number == len(batches(stage.bucket)) >= 1
 
     on_stage(scenario)
 

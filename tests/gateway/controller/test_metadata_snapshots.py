@@ -47,7 +47,7 @@ async def proven() -> None:
     """No other copy of the metadata has appointed leaders."""
 
 
-async def places(bucket: MemoryObjectStore) -> list[SnapshotPosition]:
+async def positions(bucket: MemoryObjectStore) -> list[SnapshotPosition]:
     return [found.position for found in await list_snapshots(bucket)]
 
 
@@ -73,17 +73,17 @@ def test_a_snapshot_holds_every_key_of_the_cluster_but_the_leased_ones_and_no_ke
         await metadata.transact(
             [], [Put(LAYOUT.broker("b1"), b"", lease), Put("/other/key", b""), Put(f"{LAYOUT.root}acls/1", b"A")]
         )
-        place = await snapshot_of(bucket, metadata)
-        assert place is not None
-        snapshot = parse_snapshot(await bucket.get(snapshot_key(place)), key="s")
+        position = await snapshot_of(bucket, metadata)
+        assert position is not None
+        snapshot = parse_snapshot(await bucket.get(snapshot_key(position)), key="s")
         assert snapshot.header.cluster_id == "the-cluster"
-        assert (snapshot.header.revision, snapshot.header.taken_at_ms) == (place.revision, 77)
+        assert (snapshot.header.revision, snapshot.header.taken_at_ms) == (position.revision, 77)
         assert [entry.key for entry in snapshot.entries] == ["acls/1", "cluster_id"]
 
     with_cluster(tmp_path, test)
 
 
-def test_it_is_of_one_revision_though_changes_come_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_holds_one_revision_though_keys_change_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_snapshots, "PAGE_KEYS", 2)
 
     class Changing(FaultyStore):
@@ -94,9 +94,9 @@ def test_it_is_of_one_revision_though_changes_come_while_it_is_read(tmp_path: Pa
 
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(f"{LAYOUT.root}acls/{n}", b"as it was") for n in range(9)])
-        place = await snapshot_of(bucket, Changing(metadata))
-        assert place is not None
-        entries = parse_snapshot(await bucket.get(snapshot_key(place)), key="s").entries
+        position = await snapshot_of(bucket, Changing(metadata))
+        assert position is not None
+        entries = parse_snapshot(await bucket.get(snapshot_key(position)), key="s").entries
         assert [entry.value for entry in entries if entry.key.startswith("acls/")] == [b"as it was"] * 9
 
     with_cluster(tmp_path, test)
@@ -107,7 +107,7 @@ def test_none_is_written_where_nothing_has_changed(tmp_path: Path) -> None:
         first = await snapshot_of(bucket, metadata)
         assert first is not None
         assert await snapshot_of(bucket, metadata) is None
-        assert await places(bucket) == [first]
+        assert await positions(bucket) == [first]
 
     with_cluster(tmp_path, test)
 
@@ -125,7 +125,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
         for number in range(SNAPSHOTS_KEPT + 3):
             await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", str(number).encode())])
             written.append(await snapshot_of(bucket, metadata))
-        assert await places(bucket) == written[-SNAPSHOTS_KEPT:]
+        assert await positions(bucket) == written[-SNAPSHOTS_KEPT:]
 
     with_cluster(tmp_path, test)
 
@@ -134,11 +134,11 @@ def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await bucket.create(snapshot_key(SnapshotPosition(0, Revision(9000))), [b"of the old metadata"])
         await metadata.transact([], [Put(LAYOUT.revision_base, b"9000")])
-        place = await snapshot_of(bucket, metadata)
-        assert place is not None
-        assert place.revision > 9000
-        entries = parse_snapshot(await bucket.get(snapshot_key(place)), key="s").entries
-        assert all(9000 < entry.revision <= place.revision for entry in entries)
+        position = await snapshot_of(bucket, metadata)
+        assert position is not None
+        assert position.revision > 9000
+        entries = parse_snapshot(await bucket.get(snapshot_key(position)), key="s").entries
+        assert all(9000 < entry.revision <= position.revision for entry in entries)
 
     with_cluster(tmp_path, test)
 
@@ -156,11 +156,11 @@ def test_a_snapshot_with_fewer_appointments_stands_before_this_one_whatever_its_
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await bucket.create(snapshot_key(SnapshotPosition(6, Revision(9000))), [b"of the copy that has lost"])
         await metadata.transact([], [Put(LAYOUT.appointments, encode_progress(Progress(7)))])
-        place = await snapshot_of(bucket, metadata)
-        assert place is not None
-        assert place.number == 7
-        assert place.revision < 9000
-        assert (await places(bucket))[-1] == place
+        position = await snapshot_of(bucket, metadata)
+        assert position is not None
+        assert position.number == 7
+        assert position.revision < 9000
+        assert (await positions(bucket))[-1] == position
 
     with_cluster(tmp_path, test)
 
@@ -185,14 +185,14 @@ def test_a_batch_of_appointments_is_created_before_a_snapshot_and_only_where_som
         batches: list[int] = []
 
         async def prove() -> None:
-            batches.append(len(await places(bucket)))
+            batches.append(len(await positions(bucket)))
 
         await snapshot_of(bucket, metadata)
         if changed:
             await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", b"")])
         await MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, prove=prove).last()
         assert batches == ([1] if changed else [])
-        assert len(await places(bucket)) == (2 if changed else 1)
+        assert len(await positions(bucket)) == (2 if changed else 1)
 
     with_cluster(tmp_path, test)
 
@@ -228,11 +228,11 @@ def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exc
         copies = MetadataSnapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms, prove=proven)
         running = asyncio.ensure_future(copies.run())
         await asyncio.sleep(1.5 * INTERVAL_S)
-        assert await places(bucket) == []
+        assert await positions(bucket) == []
         assert "metadata snapshot failed" in caplog.text
         bucket.fails = None
         await asyncio.sleep(INTERVAL_S)
-        assert len(await places(bucket)) == 1
+        assert len(await positions(bucket)) == 1
         running.cancel()
         await metadata.close()
 
@@ -245,9 +245,9 @@ def test_a_controller_that_stops_in_order_leaves_a_snapshot_of_the_last_change(k
         metadata, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryObjectStore()
         async with cluster_of(bucket, metadata, ["b1"], killed=killed) as cluster:
             topic = await cluster.create("orders")
-        written = await places(bucket)
+        written = await positions(bucket)
         assert len(written) == (0 if killed else 1)
-        assert all(place.revision > topic.revision for place in written)
+        assert all(position.revision > topic.revision for position in written)
         await metadata.close()
 
     asyncio.run(main())

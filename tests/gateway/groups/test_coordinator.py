@@ -824,7 +824,7 @@ def test_a_broker_that_stops_tells_all_who_wait_and_all_who_come() -> None:
 
 
 @pytest.mark.parametrize("steps", range(24))
-def test_nobody_waits_for_ever_at_whatever_moment_a_broker_stops(steps: int) -> None:
+def test_no_call_hangs_whenever_its_coordinator_stops(steps: int) -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         (first,) = await b1.stable(1)

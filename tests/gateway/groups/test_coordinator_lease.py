@@ -137,7 +137,7 @@ def test_who_asks_after_a_second_does_not_wait_for_the_next_look() -> None:
     on_stage(scenario)
 
 
-def test_it_is_proven_all_the_time_where_it_is_needed_and_else_only_when_asked_for() -> None:
+def test_the_coordinator_lease_is_renewed_continuously_only_while_groups_need_it() -> None:
     async def scenario(stage: Stage) -> None:
         await asyncio.sleep(60)
         assert stage.asked_etcd == 0

@@ -76,7 +76,7 @@ def test_only_groups_of_a_broker_that_goes_move() -> None:
     assert broker.mine() == before
 
 
-def test_it_is_told_only_when_others_may_coordinate() -> None:
+def test_subscribers_are_notified_only_when_another_broker_may_coordinate() -> None:
     seen = Seen("b1", "b2")
     reported: list[int] = []
     OneBroker(seen).coordinators.subscribe(lambda: reported.append(len(seen.brokers)))
@@ -87,7 +87,7 @@ def test_it_is_told_only_when_others_may_coordinate() -> None:
     assert reported == [2]
 
 
-def test_without_brokers_and_without_a_session_nobody_coordinates_anything() -> None:
+def test_without_brokers_or_a_session_no_broker_coordinates_a_group() -> None:
     seen = Seen()
     broker = OneBroker(seen)
     with pytest.raises(NoCoordinator):

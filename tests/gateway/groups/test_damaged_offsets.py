@@ -52,7 +52,7 @@ def test_a_fetch_of_offsets_answers_the_others(tmp_path: Path, asked: list[group
     serve(tmp_path, scenario)
 
 
-def test_over_http_it_is_told_beside_the_others_and_a_member_reads_these(tmp_path: Path) -> None:
+def test_over_http_a_damaged_offset_is_an_error_of_its_partition_and_a_member_reads_the_others(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         async with client_of(broker) as client:
             reported = (await client.get(f"/v1/groups/{group.group}/offsets")).json
@@ -82,7 +82,7 @@ def errors(rows: Iterable[groups_pb2.PartitionLag | groups_pb2.MovedOffset]) -> 
     return [type(from_status(row.error)) if row.HasField("error") else None for row in rows]
 
 
-def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:
+def test_a_damaged_offset_is_described_as_corrupt_and_a_seek_repairs_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         operations = broker.group_operations
         describe = groups_pb2.DescribeGroupRequest(group=group.group)
@@ -100,7 +100,7 @@ def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_it_can_be_deleted_alone(tmp_path: Path) -> None:
+def test_a_damaged_offset_can_be_deleted_alone(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
         operations = broker.group_operations
         topics = [groups_pb2.TopicPartitions(topic="orders", partitions=[DAMAGED])]

@@ -67,7 +67,7 @@ def test_a_group_with_members_loses_nothing(phase: GroupPhase) -> None:
     assert decided(Group(phase=phase), {P0: committed(50 * RETENTION_MS)}).is_nothing
 
 
-def test_offsets_of_a_deleted_topic_go_after_a_grace_whoever_is_a_member() -> None:
+def test_offsets_of_a_deleted_topic_are_deleted_after_a_grace_even_if_the_group_has_members() -> None:
     stable = Group(phase=GroupPhase.STABLE)
     assert decided(
         stable, {P0: committed(GRACE_MS), P1: committed(GRACE_MS - 1), OTHER: committed(GRACE_MS)}, TOPIC_ID

@@ -243,7 +243,7 @@ def test_a_leader_that_does_not_answer_leaves_what_it_told_last() -> None:
     watched(scenario)
 
 
-def test_groups_that_nobody_calls_for_are_told_by_whoever_would_coordinate_them() -> None:
+def test_metrics_of_idle_groups_come_from_the_broker_that_would_coordinate_them() -> None:
     async def scenario(here: Watched, cluster: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         await here.at.commit(4)

@@ -100,15 +100,15 @@ async def stable(group: Group) -> dict[str, int]:
     await asyncio.gather(*(group.through(broker).offsets() for broker in group.brokers))  # so that all are connected
     joined = await asyncio.gather(*(group.through(broker).join() for broker in group.brokers))
     assert {(each.generation, each.leader) for each in joined} == {(1, joined[0].leader)}
-    places = {each.member_id: place for place, each in enumerate(joined)}
+    index_of = {each.member_id: index for index, each in enumerate(joined)}
     synced = await asyncio.gather(
         *(
-            group.through(broker).sync(at, 1, {each: each.encode() for each in places} if at == joined[0].leader else None)
-            for broker, at in zip(group.brokers, places, strict=True)
+            group.through(broker).sync(at, 1, {each: each.encode() for each in index_of} if at == joined[0].leader else None)
+            for broker, at in zip(group.brokers, index_of, strict=True)
         )
     )
-    assert [each.assignment.decode() for each in synced] == list(places)
-    return places
+    assert [each.assignment.decode() for each in synced] == list(index_of)
+    return index_of
 
 
 def test_members_of_one_group_join_commit_and_leave_through_whichever_broker_they_ask(tmp_path: Path) -> None:
@@ -120,8 +120,8 @@ def test_members_of_one_group_join_commit_and_leave_through_whichever_broker_the
             assert (found.broker_id, found.grpc_address) == (group.at.broker_id, group.at.grpc_address)
             for member in members:
                 await calls.heartbeat(member, 1)
-            place = group.brokers.index(broker)
-            [error] = (await calls.commit(offset(place, partition=place), member_id=next(iter(members)), generation=1)).errors
+            index = group.brokers.index(broker)
+            [error] = (await calls.commit(offset(index, partition=index), member_id=next(iter(members)), generation=1)).errors
             assert error.code == 0
         assert [len(broker.coordinated_groups) for broker in group.brokers] == [1, 0, 0]
         described = await group.at.coordinated_groups.describe(group.name)

@@ -40,7 +40,7 @@ def test_a_member_is_refused_only_while_it_is_proven_that_its_group_is_coordinat
     with_cluster(scenario)
 
 
-def test_nobody_is_lost_because_it_could_not_be_answered() -> None:
+def test_a_member_whose_request_could_not_be_answered_stays_in_the_group() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         first, second = await b1.stable()
@@ -64,17 +64,17 @@ def test_what_was_decided_before_the_proof_came_is_decided_again() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         first, second = await b1.stable()
-        looked = asyncio.Event()
+        may_verify = asyncio.Event()
         verify = b1.groups._groups["g"]._verify
 
-        async def looks() -> None:
-            await looked.wait()
+        async def verify_later() -> None:
+            await may_verify.wait()
             await verify()
 
-        b1.groups._groups["g"]._verify = looks
+        b1.groups._groups["g"]._verify = verify_later
         await asyncio.sleep(SESSION_MS / 1000 + 1)
         b1.groups.proven(PROOF_S + 1)
-        looked.set()
+        may_verify.set()
         await asyncio.sleep(0.1)
         assert len((await b1.groups.describe("g")).members) == 2
         await b1.heartbeat(first, 1)

@@ -103,7 +103,7 @@ def test_who_opens_too_many_ends_the_oldest_of_his_own() -> None:
     run(scenario())
 
 
-def test_a_place_that_was_left_is_free() -> None:
+def test_a_slot_of_an_ended_call_is_free() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=1)
         for _ in range(3):
@@ -169,7 +169,7 @@ def test_who_takes_all_his_answers_is_not_refused_for_strangers_who_take_none() 
     run(scenario())
 
 
-def test_fifty_addresses_that_take_nothing_leave_some_four_times_the_places_untaken() -> None:
+def test_untaken_calls_of_fifty_addresses_are_at_most_about_four_times_the_slots() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=500, clients_read=False)
         for number in range(50):

@@ -81,7 +81,7 @@ def test_a_body_is_decoded_with_its_defaults() -> None:
     ],
     ids=lambda value: value[:60] if isinstance(value, bytes) else "",
 )
-def test_a_refusal_names_the_place_and_what_it_must_be(body: bytes, sentence: str, field: str | None) -> None:
+def test_a_refusal_names_the_field_and_what_it_must_be(body: bytes, sentence: str, field: str | None) -> None:
     error = refused(body)
     assert (error.message, error.details.get("field")) == (sentence, field)
 

@@ -39,7 +39,7 @@ def test_the_place_of_what_was_cut_out_is_put_before_it() -> None:
     assert field_error(error.value, "headers").path == "headers[0].name"
 
 
-def test_a_fault_without_a_place_is_of_the_whole() -> None:
+def test_a_validation_error_without_a_path_is_of_the_whole_body() -> None:
     assert FieldError("", "is missing").sentence("the body") == "the body is missing"
     assert FieldError("a.b", "is odd").sentence("the body") == "a.b is odd"
 

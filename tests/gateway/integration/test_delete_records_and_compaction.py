@@ -128,9 +128,9 @@ def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: in
             kept = {offset: value for offset, value in world.acknowledged[partition].items() if offset >= start}
             assert dict(found).items() >= kept.items()
             assert len({value for _, value in found}) == len(found)
-        places = [place.seq for key in world.bucket._keys if (place := parse_wal_key(key)) is not None and place.seq is not None]
+        seqs = [parsed.seq for key in world.bucket._keys if (parsed := parse_wal_key(key)) is not None and parsed.seq is not None]
         assert any(reported.values()), "some was deleted"
-        assert max(places) > len(places), "and some was trimmed"
+        assert max(seqs) > len(seqs), "and some was trimmed"
 
     in_a_world(scenario)
 

@@ -29,24 +29,28 @@ class Owner:
     def __init__(self, at: Coordinated, member_id: str) -> None:
         self.at = at
         settings = MemberSettings(session_timeout_ms=1000 * SESSION_S, max_poll_interval_ms=1000 * REBALANCE_S)
-        self.place = MemberState(settings)
-        self.place.member_id, self.place.generation, self.place.protocol = MemberId(member_id), Generation(1), "cooperative-sticky"
-        self.place.phase = MemberPhase.STAYING
-        self.place.took(frozenset({("orders", 0)}))
+        self.member_state = MemberState(settings)
+        self.member_state.member_id, self.member_state.generation, self.member_state.protocol = (
+            MemberId(member_id),
+            Generation(1),
+            "cooperative-sticky",
+        )
+        self.member_state.phase = MemberPhase.STAYING
+        self.member_state.took(frozenset({("orders", 0)}))
 
     async def heartbeats(self, count: int) -> TidelogError | None:
         """One a second; what the last was told."""
         error: TidelogError | None = None
         for _ in range(count):
             await asyncio.sleep(1)
-            beat = self.place.beat(now_s=virtual_loop().time())
+            beat = self.member_state.beat(now_s=virtual_loop().time())
             assert beat is not None
             try:
                 await self.at.heartbeat(beat.member_id, beat.generation)
                 error = None
             except RebalanceInProgress as reported:
                 error = reported
-            self.place.answered(beat, error)
+            self.member_state.answered(beat, error)
         return error
 
 
@@ -82,7 +86,7 @@ def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalan
         at = await cluster.coordinator()
         leader, cut, third = await three_members(at)
         owner = Owner(at, cut)
-        owner.place.join_request(["orders"], now_s=virtual_loop().time())
+        owner.member_state.join_request(["orders"], now_s=virtual_loop().time())
         again = [at.join(member, **ASKS) for member in (leader, cut)]
         await asyncio.sleep(0.01)
         at.link.pause = asyncio.Event()
@@ -94,15 +98,15 @@ def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalan
         opened = await again[0]
         assert opened.generation == 2
         if is_reported:
-            owner.place.joined(await again[1])
+            owner.member_state.joined(await again[1])
         # from here on it is cut off: it never asks for its assignment
         waiting = at.sync(third, 2)
         await at.sync(leader, 2, {leader: b"1", cut: b"2"})
         await waiting
         after = await next_generation(at, 2, leader, third)
         assert cut not in [member.member_id for member in after.members]
-        assert virtual_loop().time() >= owner.place.holds_until_s, "two would own it"
-        assert virtual_loop().time() < owner.place.holds_until_s + 4, "and nobody waits for it for longer"
+        assert virtual_loop().time() >= owner.member_state.holds_until_s, "two would own it"
+        assert virtual_loop().time() < owner.member_state.holds_until_s + 4, "and nobody waits for it for longer"
 
     with_cluster(scenario)
 
@@ -112,15 +116,15 @@ def test_who_is_lost_since_its_requests_for_the_assignment_never_came_had_given_
         at = await cluster.coordinator()
         leader, cut, third = await three_members(at)
         owner = Owner(at, cut)
-        owner.place.join_request(["orders"], now_s=virtual_loop().time())
+        owner.member_state.join_request(["orders"], now_s=virtual_loop().time())
         again = [await each for each in [at.join(member, **ASKS) for member in (leader, cut, third)]]
-        owner.place.joined(again[1])
+        owner.member_state.joined(again[1])
         await at.sync(leader, 2, {leader: b"1", cut: b"2"})
         await at.sync(third, 2)
         assert await owner.heartbeats(REBALANCE_S - 1) is None
         after = await next_generation(at, 2, leader, third)
         assert cut not in [member.member_id for member in after.members]
-        assert virtual_loop().time() >= owner.place.holds_until_s, "two would own it"
+        assert virtual_loop().time() >= owner.member_state.holds_until_s, "two would own it"
 
     with_cluster(scenario)
 
@@ -139,7 +143,7 @@ def test_a_rebalance_that_begins_with_a_write_takes_nothing_of_who_was_told_mean
         at.link.pause.set()
         opened = await back
         assert opened.generation == 2
-        assert owner.place.member_id not in [member.member_id for member in opened.members]
-        assert virtual_loop().time() >= owner.place.holds_until_s, "two would own it"
+        assert owner.member_state.member_id not in [member.member_id for member in opened.members]
+        assert virtual_loop().time() >= owner.member_state.holds_until_s, "two would own it"
 
     with_cluster(scenario)

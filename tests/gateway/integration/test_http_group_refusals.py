@@ -214,7 +214,7 @@ def _at(offset: int, partition: int = 1, topic: str = "orders", **more: Any) -> 
     return {"topic": topic, "partition": partition, "offset": offset, **more}
 
 
-def test_offsets_that_can_not_be_committed_carry_why_in_their_places(tmp_path: Path) -> None:
+def test_offsets_that_cannot_be_committed_carry_their_errors(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         offsets = [
             _at(3),
@@ -305,7 +305,7 @@ def test_a_full_group_takes_no_more(tmp_path: Path) -> None:
     with_broker(tmp_path, scenario, groups=GroupSettings(group_initial_rebalance_delay_ms=20, group_members_max=1))
 
 
-def test_a_value_that_is_not_of_the_asked_format_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_value_in_another_format_than_asked_for_is_reported_with_its_offset(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await client.produce("/v1/topics/orders/records?partition=2", [{"value": "no json {"}])
         member = HttpMember(client, "g")
@@ -317,7 +317,7 @@ def test_a_value_that_is_not_of_the_asked_format_is_told_with_its_place(tmp_path
     serve(tmp_path, scenario)
 
 
-def test_a_place_that_is_not_in_the_log_begins_anew_and_that_is_told(tmp_path: Path) -> None:
+def test_a_position_outside_of_the_log_is_reset_and_the_reset_is_reported(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 3)
         offsets = {"offsets": [_at(1_000, partition=0), _at(1, partition=1), _at(1, partition=2)]}

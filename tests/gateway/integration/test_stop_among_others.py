@@ -33,9 +33,9 @@ def test_a_stop_cuts_no_stream_of_a_producer_that_is_about_to_leave(tmp_path: Pa
             async def produce(at: int) -> log_pb2.Placement:
                 await call.write(log_pb2.ProduceRequest(correlation_id=at, appends=[ready(sequenced_batch(5, at), number)]))
                 answer: log_pb2.ProduceResponse = await call.read()
-                [placed] = answer.results[0].placements
-                assert placed.base_offset == at
-                return placed
+                [placement] = answer.results[0].placements
+                assert placement.base_offset == at
+                return placement
 
             before = await produce(0)
             quiet, until_quiet = asyncio.Event(), leader._forwarding.wait_until_quiet

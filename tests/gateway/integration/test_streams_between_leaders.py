@@ -76,18 +76,18 @@ async def write(client: Client, partition: int, value: int) -> None:
 
 def without_leader(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
     """As between two leaders: whoever led the partition leads it no more. Answers how it comes back."""
-    place = partition_of(topic, number)
-    led = cluster.leader(place).log.partitions._led
-    held = led.pop(place)
-    return lambda: led.update({place: held})
+    partition = partition_of(topic, number)
+    led = cluster.leader(partition).log.partitions._led
+    held = led.pop(partition)
+    return lambda: led.update({partition: held})
 
 
 def without_reads(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
     """As above, but records are still taken: so that they lie there before the first look that finds a leader again."""
-    place = partition_of(topic, number)
-    log = cluster.leader(place).log
-    log.partitions.stop_reads([place])
-    return lambda: log.partitions.resume(place)
+    partition = partition_of(topic, number)
+    log = cluster.leader(partition).log
+    log.partitions.stop_reads([partition])
+    return lambda: log.partitions.resume(partition)
 
 
 def test_a_stream_goes_on_through_a_drain(tmp_path: Path, accept: str) -> None:

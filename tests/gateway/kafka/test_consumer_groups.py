@@ -263,8 +263,8 @@ def test_librdkafka_consumers_share_a_topic_and_take_over_from_each_other(tmp_pa
 
         async def produce(turn: int) -> set[bytes]:
             values = {b"%d-%d" % (turn, number) for number in range(20)}
-            for place, value in enumerate(sorted(values)):
-                producer.produce("orders", value, partition=place % 4)
+            for index, value in enumerate(sorted(values)):
+                producer.produce("orders", value, partition=index % 4)
             assert await asyncio.to_thread(producer.flush, 30) == 0
             return values
 

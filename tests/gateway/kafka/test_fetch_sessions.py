@@ -24,11 +24,14 @@ from gateway.kafka.protocol.hot_messages import (
 
 ALICE, BOB = Owner("kafka", "alice"), Owner("kafka", "bob")
 FULL, LAST = 0, -1
-Place = tuple[str, int]
+TopicPartitionName = tuple[str, int]
 
 
 def request(
-    session_id: int = 0, epoch: int = FULL, asked: Mapping[Place, int] | None = None, forgotten: Iterable[Place] = ()
+    session_id: int = 0,
+    epoch: int = FULL,
+    asked: Mapping[TopicPartitionName, int] | None = None,
+    forgotten: Iterable[TopicPartitionName] = (),
 ) -> FetchRequest:
     """`asked`: the offset to read from, by topic and partition."""
     topics: dict[str, list[FetchPartition]] = {}
@@ -74,16 +77,16 @@ def answer(plan: FetchPlan, *, now_s: float = 0.0, code: int = 0) -> FetchRespon
     return plan.answer([data_of(each, code=code) for each in plan.partitions], now_s=now_s)
 
 
-def opened(sessions: FetchSessions, *places: Place, owner: Owner = ALICE, now_s: float = 0.0) -> int:
-    plan = begin(sessions, request(asked=dict.fromkeys(places, 0)), owner=owner, now_s=now_s)
+def opened(sessions: FetchSessions, *partitions: TopicPartitionName, owner: Owner = ALICE, now_s: float = 0.0) -> int:
+    plan = begin(sessions, request(asked=dict.fromkeys(partitions, 0)), owner=owner, now_s=now_s)
     return answer(plan, now_s=now_s).session_id
 
 
-def places_in(response: FetchResponse) -> list[Place]:
+def partitions_in(response: FetchResponse) -> list[TopicPartitionName]:
     return [(topic.topic, each.partition_index) for topic in response.responses for each in topic.partitions]
 
 
-def places_of(plan: FetchPlan) -> list[Place]:
+def partitions_of(plan: FetchPlan) -> list[TopicPartitionName]:
     return [(each.topic, each.request.partition) for each in plan.partitions]
 
 
@@ -93,7 +96,7 @@ A, B, C = ("orders", 0), ("orders", 1), ("users", 0)
 def test_a_full_fetch_is_answered_with_every_partition_and_names_its_session() -> None:
     sessions = sessions_of()
     response = answer(begin(sessions, request(asked={A: 0, C: 0, B: 0})))
-    assert (response.session_id, response.error_code, places_in(response)) == (1, 0, [A, B, C])
+    assert (response.session_id, response.error_code, partitions_in(response)) == (1, 0, [A, B, C])
     assert (sessions.figures.sessions, sessions.figures.partitions) == (1, 3)
 
 
@@ -101,7 +104,7 @@ def test_a_fetch_in_the_last_epoch_opens_no_session_and_closes_the_one_that_it_n
     sessions = sessions_of()
     session_id = opened(sessions, A)
     response = answer(begin(sessions, request(session_id, LAST, {A: 0, B: 0})))
-    assert (response.session_id, places_in(response)) == (0, [A, B])
+    assert (response.session_id, partitions_in(response)) == (0, [A, B])
     assert sessions.figures.sessions == sessions.figures.partitions == 0
 
 
@@ -109,17 +112,17 @@ def test_an_incremental_fetch_reads_all_partitions_and_answers_those_that_change
     sessions = sessions_of()
     session_id = opened(sessions, A, B, C)
     plan = begin(sessions, request(session_id, 1))
-    assert places_of(plan) == [A, B, C]
+    assert partitions_of(plan) == [A, B, C]
     [a, b, c] = plan.partitions
     response = plan.answer([data_of(a), data_of(b, high_watermark=7), data_of(c)], now_s=0.0)
-    assert (response.session_id, places_in(response)) == (session_id, [B])
+    assert (response.session_id, partitions_in(response)) == (session_id, [B])
 
 
 def test_news_of_a_partition_are_records_errors_bounds_and_another_broker_to_read_from() -> None:
-    def response_to(data: PartitionData) -> list[Place]:
+    def response_to(data: PartitionData) -> list[TopicPartitionName]:
         sessions = sessions_of()
         plan = begin(sessions, request(opened(sessions, A), 1))
-        return places_in(plan.answer([data], now_s=0.0))
+        return partitions_in(plan.answer([data], now_s=0.0))
 
     [asked] = begin(sessions_of(), request(asked={A: 0})).partitions
     assert response_to(data_of(asked)) == []
@@ -140,18 +143,18 @@ def test_the_end_of_an_error_is_answered_though_nothing_else_changed() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A)
     failing = begin(sessions, request(session_id, 1))
-    assert places_in(answer(failing, code=ErrorCode.KAFKA_STORAGE_ERROR)) == [A]
-    assert places_in(answer(begin(sessions, request(session_id, 2)))) == [A]
-    assert places_in(answer(begin(sessions, request(session_id, 3)))) == []
+    assert partitions_in(answer(failing, code=ErrorCode.KAFKA_STORAGE_ERROR)) == [A]
+    assert partitions_in(answer(begin(sessions, request(session_id, 2)))) == [A]
+    assert partitions_in(answer(begin(sessions, request(session_id, 3)))) == []
 
 
 def test_partitions_are_added_moved_and_forgotten_by_incremental_fetches() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A, B)
     plan = begin(sessions, request(session_id, 1, {B: 5, C: 0}, forgotten=[A]))
-    assert places_of(plan) == [B, C]
+    assert partitions_of(plan) == [B, C]
     assert [each.request.fetch_offset for each in plan.partitions] == [5, 0]
-    assert places_in(answer(plan)) == [C], "a new partition is answered, whatever it has"
+    assert partitions_in(answer(plan)) == [C], "a new partition is answered, whatever it has"
     assert sessions.figures.partitions == 2
 
 
@@ -160,17 +163,20 @@ def test_a_partition_that_had_records_is_read_last_the_next_time() -> None:
     session_id = opened(sessions, A, B, C)
     plan = begin(sessions, request(session_id, 1))
     plan.answer(
-        [data_of(each, records=b"batch" if place != C else b"") for each, place in zip(plan.partitions, [A, B, C], strict=True)],
+        [
+            data_of(each, records=b"batch" if partition != C else b"")
+            for each, partition in zip(plan.partitions, [A, B, C], strict=True)
+        ],
         now_s=0.0,
     )
-    assert places_of(begin(sessions, request(session_id, 2))) == [C, A, B]
+    assert partitions_of(begin(sessions, request(session_id, 2))) == [C, A, B]
 
 
 def test_a_session_without_partitions_ends() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A)
     response = answer(begin(sessions, request(session_id, 1, forgotten=[A])))
-    assert (response.session_id, response.error_code, places_in(response)) == (0, 0, [])
+    assert (response.session_id, response.error_code, partitions_in(response)) == (0, 0, [])
     assert error(sessions, request(session_id, 2)) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert opened(sessions) == 0, "no session for a fetch of nothing"
 
@@ -180,7 +186,7 @@ def test_another_epoch_than_the_next_is_refused_and_changes_nothing(epoch: int) 
     sessions = sessions_of()
     session_id = opened(sessions, A)
     assert error(sessions, request(session_id, epoch, {B: 0}, forgotten=[A])) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert places_of(begin(sessions, request(session_id, 1))) == [A]
+    assert partitions_of(begin(sessions, request(session_id, 1))) == [A]
     assert error(sessions, request(session_id, 1)) == ErrorCode.INVALID_FETCH_SESSION_EPOCH, "it is used already"
 
 
@@ -205,7 +211,7 @@ def test_topics_are_named_by_id_or_by_name_for_the_whole_of_a_session() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A)
     assert error(sessions, request(session_id, 1), by_id=True) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    assert places_of(begin(sessions, request(session_id, 1))) == [A]
+    assert partitions_of(begin(sessions, request(session_id, 1))) == [A]
 
 
 def test_a_session_serves_neither_another_principal_nor_another_listener_and_they_cannot_close_it() -> None:
@@ -214,7 +220,7 @@ def test_a_session_serves_neither_another_principal_nor_another_listener_and_the
     for outsider in (BOB, Owner("external", "alice")):
         assert error(sessions, request(session_id, 1), owner=outsider) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         begin(sessions, request(session_id, LAST, {A: 0}), owner=outsider)
-    assert places_of(begin(sessions, request(session_id, 1))) == [A]
+    assert partitions_of(begin(sessions, request(session_id, 1))) == [A]
 
 
 def test_a_request_that_gets_no_answer_may_be_repeated_in_its_epoch() -> None:
@@ -222,8 +228,8 @@ def test_a_request_that_gets_no_answer_may_be_repeated_in_its_epoch() -> None:
     session_id = opened(sessions, A)
     begin(sessions, request(session_id, 1, {B: 0})).abandon()
     plan = begin(sessions, request(session_id, 1, {B: 0}))
-    assert places_of(plan) == [A, B]
-    assert places_in(answer(plan)) == [B]
+    assert partitions_of(plan) == [A, B]
+    assert partitions_in(answer(plan)) == [B]
     plan.abandon()
     begin(sessions, request(session_id, 1))
 
@@ -276,29 +282,29 @@ class Log:
     """Partitions that records are appended to, and that fail and recover. A fetch has at most `records_max` records."""
 
     def __init__(self) -> None:
-        self.ends: dict[Place, int] = {}
-        self.codes: dict[Place, int] = {}
+        self.ends: dict[TopicPartitionName, int] = {}
+        self.codes: dict[TopicPartitionName, int] = {}
 
     def data(self, asked: AskedPartition) -> PartitionData:
-        place = asked.topic, asked.request.partition
-        if code := self.codes.get(place, 0):
-            return PartitionData(partition_index=place[1], error_code=code, high_watermark=-1)
-        end = self.ends.get(place, 0)
+        partition = asked.topic, asked.request.partition
+        if code := self.codes.get(partition, 0):
+            return PartitionData(partition_index=partition[1], error_code=code, high_watermark=-1)
+        end = self.ends.get(partition, 0)
         records = [b"%d" % offset for offset in range(asked.request.fetch_offset, end)][:2]
-        return PartitionData(partition_index=place[1], high_watermark=end, log_start_offset=0, records=records)
+        return PartitionData(partition_index=partition[1], high_watermark=end, log_start_offset=0, records=records)
 
 
-def take(seen: dict[Place, Seen], response: FetchResponse, places: Iterable[Place]) -> None:
+def take(seen: dict[TopicPartitionName, Seen], response: FetchResponse, partitions: Iterable[TopicPartitionName]) -> None:
     for topic in response.responses:
         for data in topic.partitions:
-            place = topic.topic, data.partition_index
-            assert place in places
+            partition = topic.topic, data.partition_index
+            assert partition in partitions
             if data.error_code:
-                seen[place] = seen[place]._replace(code=data.error_code)
+                seen[partition] = seen[partition]._replace(code=data.error_code)
                 continue
             offsets = [int(bytes(each)) for each in data.records or ()]
-            assert offsets == [*range(seen[place].next_offset, seen[place].next_offset + len(offsets))]
-            seen[place] = Seen(seen[place].next_offset + len(offsets), data.high_watermark)
+            assert offsets == [*range(seen[partition].next_offset, seen[partition].next_offset + len(offsets))]
+            seen[partition] = Seen(seen[partition].next_offset + len(offsets), data.high_watermark)
 
 
 class SessionClient:
@@ -306,17 +312,17 @@ class SessionClient:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.seen: dict[Place, Seen] = {}
+        self.seen: dict[TopicPartitionName, Seen] = {}
         self.session_id = 0
         self.epoch = FULL
-        self.sent: dict[Place, int] = {}
+        self.sent: dict[TopicPartitionName, int] = {}
 
     def fetch(self, sessions: FetchSessions, log: Log, *, now_s: float, is_lost: bool) -> None:
-        wanted = {place: seen.next_offset for place, seen in self.seen.items()}
+        wanted = {partition: seen.next_offset for partition, seen in self.seen.items()}
         if self.epoch == FULL:
-            asked, forgotten = wanted, set[Place]()
+            asked, forgotten = wanted, set[TopicPartitionName]()
         else:
-            asked = {place: offset for place, offset in wanted.items() if self.sent.get(place) != offset}
+            asked = {partition: offset for partition, offset in wanted.items() if self.sent.get(partition) != offset}
             forgotten = self.sent.keys() - wanted.keys()
         plan = sessions.begin(request(self.session_id, self.epoch, asked, forgotten), owner=self.owner, by_id=False, now_s=now_s)
         self.sent = wanted
@@ -330,20 +336,20 @@ class SessionClient:
             self.epoch = FULL
             return
         if self.epoch == FULL:
-            assert sorted(places_in(response)) == sorted(wanted)
+            assert sorted(partitions_in(response)) == sorted(wanted)
         take(self.seen, response, wanted)
         self.session_id = response.session_id
         self.epoch = self.epoch + 1 if response.session_id else FULL
 
 
-PLACES = [A, B, C, ("users", 1)]
-_places = st.sampled_from(PLACES)
+PARTITIONS = [A, B, C, ("users", 1)]
+_partitions = st.sampled_from(PARTITIONS)
 _steps = st.one_of(
-    st.tuples(st.just("append"), _places),
-    st.tuples(st.just("fail"), _places),
-    st.tuples(st.just("recover"), _places),
-    st.tuples(st.just("assign"), _places),
-    st.tuples(st.just("revoke"), _places),
+    st.tuples(st.just("append"), _partitions),
+    st.tuples(st.just("fail"), _partitions),
+    st.tuples(st.just("recover"), _partitions),
+    st.tuples(st.just("assign"), _partitions),
+    st.tuples(st.just("revoke"), _partitions),
     st.tuples(st.just("fetch"), st.booleans()),
     st.tuples(st.just("wait"), st.booleans()),
 )
@@ -351,10 +357,10 @@ _steps = st.one_of(
 
 @given(steps=st.lists(_steps, max_size=60), sessions_max=st.integers(0, 2), partitions_max=st.integers(1, 8))
 def test_a_client_with_a_session_learns_what_a_client_without_one_learns(
-    steps: list[tuple[str, Place | bool]], sessions_max: int, partitions_max: int
+    steps: list[tuple[str, TopicPartitionName | bool]], sessions_max: int, partitions_max: int
 ) -> None:
     sessions = sessions_of(sessions_max=sessions_max, partitions_max=partitions_max)
-    log, plain = Log(), dict[Place, Seen]()
+    log, plain = Log(), dict[TopicPartitionName, Seen]()
     clients = [SessionClient(ALICE), SessionClient(BOB), SessionClient(ALICE)]
     now_s = 0.0
     for act, of in steps:
@@ -375,7 +381,7 @@ def test_a_client_with_a_session_learns_what_a_client_without_one_learns(
         elif plain:
             if of:  # the answers to the first client are lost
                 clients[0].fetch(sessions, log, now_s=now_s, is_lost=True)
-            asked = request(0, LAST, {place: seen.next_offset for place, seen in plain.items()})
+            asked = request(0, LAST, {partition: seen.next_offset for partition, seen in plain.items()})
             take(plain, answer_from(log, begin(sessions, asked)), plain)
             for client in clients:
                 client.fetch(sessions, log, now_s=now_s, is_lost=False)

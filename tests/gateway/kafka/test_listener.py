@@ -220,7 +220,7 @@ def test_a_bad_batch_is_refused_and_nothing_is_written(tmp_path: Path, spoil: Ca
     run(tmp_path, scenario)
 
 
-def test_errors_of_a_request_stand_in_the_places_of_their_partitions(tmp_path: Path) -> None:
+def test_errors_of_a_request_are_answered_at_their_partitions(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         async with client_of(cluster.brokers[0]) as client:
             assert (await produced(client, 9, produce(topic, batch_of(b"a"), partition=9))).error_code == 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gateway.net.connection_limiter import REFUSALS_OPEN_MAX, ConnectionLimiter, ConnectionSlot
 
 
-def taken(place: ConnectionSlot | None) -> ConnectionSlot:
-    assert place is not None
-    return place
+def taken(slot: ConnectionSlot | None) -> ConnectionSlot:
+    assert slot is not None
+    return slot
 
 
 def test_connections_are_taken_up_to_the_bound_and_the_next_is_told_so() -> None:
@@ -32,11 +32,11 @@ def test_one_address_has_a_bound_of_its_own() -> None:
     assert taken(connections.take("a")).refusal is None
 
 
-def test_a_place_is_given_back_once() -> None:
+def test_a_connection_slot_is_given_back_once() -> None:
     connections = ConnectionLimiter(1, 1)
-    place = taken(connections.take("a"))
-    place.give_back()
-    place.give_back()
+    slot = taken(connections.take("a"))
+    slot.give_back()
+    slot.give_back()
     assert connections.count == 0
     taken(connections.take("a"))
     assert taken(connections.take("a")).refusal is not None

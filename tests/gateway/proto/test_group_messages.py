@@ -114,7 +114,7 @@ def test_a_leader_epoch_that_is_left_out_is_not_the_first_one() -> None:
     assert wire.offset_to_commit(groups_pb2.CommittedOffset(offset=1, leader_epoch=0)).leader_epoch == 0
 
 
-def test_errors_keep_their_places() -> None:
+def test_errors_keep_their_indexes() -> None:
     errors: list[TidelogError | None] = [None, UnknownMember("m"), RebalanceInProgress("r")]
     reported = wire.errors_of(wire.statuses(errors), 3)
     assert [error and (type(error), error.message) for error in reported] == [

@@ -27,7 +27,7 @@ def producer(
 
 
 @given(st.binary(max_size=50))
-def test_it_fits_the_fields_of_a_record_batch(body: bytes) -> None:
+def test_the_producer_of_an_idempotency_key_fits_the_fields_of_a_record_batch(body: bytes) -> None:
     made = producer(body=body)
     assert ONE_SHOT <= made.producer_id < 2**63
     assert made.producer_epoch == 0

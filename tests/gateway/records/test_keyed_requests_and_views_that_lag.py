@@ -30,7 +30,7 @@ def producer_id_of(topic: Topic, key: str) -> ProducerId:
     return producer_of(key.encode(), topic_id=topic.id, media_type="application/json", body=b"").producer_id
 
 
-def places(results: list[dict[str, int]]) -> list[tuple[int, int]]:
+def positions(results: list[dict[str, int]]) -> list[tuple[int, int]]:
     return [(result["partition"], result["offset"]) for result in results]
 
 
@@ -79,7 +79,7 @@ def test_nothing_is_written_over_new_partitions_before_every_leader_has_heard_of
         first = asyncio.ensure_future(fresh.http(KEYED, key="k"))
         repeat = asyncio.ensure_future(stale.http(KEYED, key="k"))
         written = await once_heard(cluster, stale, first)
-        assert places(written) == places(await repeat)
+        assert positions(written) == positions(await repeat)
         assert len(await cluster.values(grown)) == len(KEYED)
 
     with_routed_cluster(scenario)
@@ -292,14 +292,14 @@ def test_a_new_leader_takes_no_keyed_request_before_it_knows_what_the_one_before
         staying.hear_no_topics()
         grown = await cluster.topics.alter("orders", partition_count=4)
         assert await leaving.topic_cache.wait_for(grown.revision, timeout_s=60)
-        place = TopicPartition(topic.id, Partition(moved))
+        partition = TopicPartition(topic.id, Partition(moved))
         await cluster.stop(leaving)
-        await until(lambda: place in staying.leadership.log.partitions)
+        await until(lambda: partition in staying.leadership.log.partitions)
         stale = keyed_append(topic, moved, routed_over=2)
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
         assert isinstance(refused, NoLeader), "the leader before it may have told that nothing is written, and taken nothing since"
         staying.hear_topics()
-        await until(lambda: staying.is_proven(place))
+        await until(lambda: staying.is_proven(partition))
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
         assert isinstance(refused, StaleRouting)
 
@@ -311,10 +311,10 @@ def test_a_leader_that_can_t_read_the_topic_refuses_keyed_requests_alone() -> No
         topic = await cluster.create(partition_count=2)
         leaving, staying = cluster.brokers
         moved = cluster.led_by(leaving, topic)[0]
-        place = TopicPartition(topic.id, Partition(moved))
+        partition = TopicPartition(topic.id, Partition(moved))
         staying.metadata.why_silent = Unavailable("etcd is away")
         await cluster.stop(leaving)
-        await until(lambda: place in staying.leadership.log.partitions)
+        await until(lambda: partition in staying.leadership.log.partitions)
         with pytest.raises(Unavailable, match="nothing was written"):
             await staying.http([{"value": "v"}], key="k", query="timeout_ms=2000")
         [written] = await staying.http([{"value": "v", "partition": moved}])
@@ -329,8 +329,8 @@ def test_a_leader_that_can_t_read_the_topic_refuses_keyed_requests_alone() -> No
 def test_a_leader_that_was_replaced_when_it_looked_does_not_tell_that_nothing_is_written() -> None:
     async def scenario(cluster: Cluster) -> None:
         topic = await cluster.create(partition_count=1)
-        place = TopicPartition(topic.id, Partition(0))
-        leader = cluster.leader(place)
+        partition = TopicPartition(topic.id, Partition(0))
+        leader = cluster.leader(partition)
         log = leader.leadership.log
         as_it_is = log.written_once
 
@@ -344,7 +344,7 @@ def test_a_leader_that_was_replaced_when_it_looked_does_not_tell_that_nothing_is
 
         replaced = patch.object(log, "written_once", replaced_meanwhile), patch.object(log.leadership, "check_not_sealed", sealed)
         with replaced[0], replaced[1], pytest.raises(SessionFenced):
-            await leader.local_log.written_once([place], producer_id_of(topic, "k"), topic_revision=topic.revision)
+            await leader.local_log.written_once([partition], producer_id_of(topic, "k"), topic_revision=topic.revision)
 
     with_routed_cluster(scenario)
 

@@ -29,9 +29,9 @@ async def hold(
     room: ResponseBudget, bytes_wanted: int, *, for_s: float, timeout_s: float = 100, bytes_least: int = 1
 ) -> tuple[float, int]:
     """(when it got room, how much)"""
-    with room.reserve() as place:
-        await place.ask(bytes_wanted, timeout_s=timeout_s, bytes_least=bytes_least)
-        got = asyncio.get_running_loop().time(), place.bytes_held
+    with room.reserve() as reservation:
+        await reservation.ask(bytes_wanted, timeout_s=timeout_s, bytes_least=bytes_least)
+        got = asyncio.get_running_loop().time(), reservation.bytes_held
         await asyncio.sleep(for_s)
     return got
 
@@ -81,7 +81,7 @@ def test_a_long_poll_whose_time_is_over_may_still_wait_for_room_for_a_moment() -
     assert late == (ROOM_WAIT_S / 2, 2)
 
 
-def test_a_reader_that_gives_up_while_it_waits_leaves_its_place_to_the_next() -> None:
+def test_a_reader_that_gives_up_while_it_waits_lets_the_next_one_in() -> None:
     async def scenario() -> None:
         room = room_of(2)
         first, second, third = (asyncio.ensure_future(hold(room, 2, for_s=1, bytes_least=2)) for _ in range(3))
@@ -114,13 +114,13 @@ def test_a_stop_ends_the_waiting_and_leaves_what_is_free() -> None:
 def test_an_answer_keeps_what_it_takes_be_it_less_or_more_than_its_room() -> None:
     async def scenario() -> None:
         room = room_of(64)
-        with room.reserve() as place:
-            assert place.bytes_held == 0
-            await place.ask(5, timeout_s=1)
-            place.keep(3)
-            assert (place.bytes_held, room.bytes_used) == (3, 3)
-            place.keep(100)
-            assert (place.bytes_held, room.bytes_used) == (100, 100)
+        with room.reserve() as reservation:
+            assert reservation.bytes_held == 0
+            await reservation.ask(5, timeout_s=1)
+            reservation.keep(3)
+            assert (reservation.bytes_held, room.bytes_used) == (3, 3)
+            reservation.keep(100)
+            assert (reservation.bytes_held, room.bytes_used) == (100, 100)
             with pytest.raises(Throttled):
                 await hold(room, 1, for_s=0, timeout_s=0)
         assert room.bytes_used == 0
@@ -202,7 +202,7 @@ def test_only_so_many_answers_are_opened_at_the_same_time() -> None:
     assert most == OPENINGS_MAX
 
 
-def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_has_ended() -> None:
+def test_a_reader_that_hangs_up_keeps_its_reservation_until_its_thread_has_ended() -> None:
     long = fetched(encode_records([(None, b"x" * 70_000, (), 0)]))
     begun, may_end = threading.Semaphore(0), threading.Event()
     at_work = at_work_peak = 0
@@ -219,8 +219,8 @@ def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_ha
         room = room_of(64)
 
         async def read() -> None:
-            with room.reserve() as place:
-                await place.ask(1, timeout_s=1, bytes_least=1)
+            with room.reserve() as reservation:
+                await reservation.ask(1, timeout_s=1, bytes_least=1)
                 await room.opened([long], work)
 
         leaving = [asyncio.ensure_future(read()) for _ in range(OPENINGS_MAX)]

@@ -74,8 +74,8 @@ def test_a_plain_http_client_writes_and_reads_every_partition_at_any_broker(tmp_
                     assert [record["value"] for record in found["records"]] == [
                         f"{t}-{number}" for t in range(len(cluster.brokers))
                     ]
-                    place = f"/v1/topics/orders/partitions/{number}/offsets/1/explain"
-                    assert (await client.get(place)).json["base_offset"] == 1
+                    path = f"/v1/topics/orders/partitions/{number}/offsets/1/explain"
+                    assert (await client.get(path)).json["base_offset"] == 1
                 described = (await client.get("/v1/topics/orders")).json["partitions"]
                 assert [partition["high_watermark"] for partition in described] == [len(cluster.brokers)] * PARTITIONS
                 lines = await client.get("/v1/topics/orders/records?wait_ms=0", accept="application/x-ndjson")
@@ -95,9 +95,9 @@ def test_batches_of_a_stream_keep_their_order_and_their_sequences_through_anothe
             yield log_pb2.ProduceRequest(correlation_id=50, appends=[ready(batches[-1], number)])
 
         async with channel_to(broker) as channel:
-            placed = [answer.results[0].placements[0] async for answer in log_stub(channel).ProduceStream(requests())]
-            assert [place.base_offset for place in placed] == [*range(50), 49]
-            assert [place.duplicate for place in placed] == [False] * 50 + [True]
+            placements = [answer.results[0].placements[0] async for answer in log_stub(channel).ProduceStream(requests())]
+            assert [placement.base_offset for placement in placements] == [*range(50), 49]
+            assert [placement.duplicate for placement in placements] == [False] * 50 + [True]
             asked = log_pb2.FetchPartition(topic="orders", partition=number)
             fetched = (await log_stub(channel).Fetch(log_pb2.FetchRequest(partitions=[asked]))).partitions[0]
             assert len(list(split_batches(fetched.record_batches))) == 50
@@ -159,8 +159,8 @@ def test_what_is_forwarded_during_a_takeover_is_written_when_it_has_ended(tmp_pa
             sent = asyncio.ensure_future(answer_of(forwarded))
             assert await asyncio.wait((sent,), timeout=0.5) == (set(), {sent}), "it is not refused meanwhile"
             may_serve.set()
-            placed = (await sent).results[0].placements[0]
-        assert (placed.base_offset, placed.HasField("error")) == (0, False)
+            placement = (await sent).results[0].placements[0]
+        assert (placement.base_offset, placement.HasField("error")) == (0, False)
         await creating
 
     with_cluster(tmp_path, scenario)
@@ -221,7 +221,7 @@ def test_an_idempotency_key_is_known_wherever_its_partitions_are_led(tmp_path: P
         async with client_of(first) as one, client_of(second) as two:
             reported = await one.produce(path, records, idempotency_key="k")
             again = await two.produce(path, records, idempotency_key="k")
-            assert [place | {"duplicate": True} for place in reported.json["results"]] == again.json["results"]
+            assert [result | {"duplicate": True} for result in reported.json["results"]] == again.json["results"]
             for client in (one, two):
                 other = client.produce(path, [{"key": "7", "value": "other"}], idempotency_key="k")
                 assert await client.refused(other) == (422, "IDEMPOTENCY_KEY_REUSED")
@@ -315,17 +315,17 @@ def test_every_broker_lists_all_brokers_and_says_who_leads_what(tmp_path: Path) 
 def test_a_batch_that_waited_for_a_leader_is_appended_here_once_this_broker_leads(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, _ = await made(cluster)
-        leader, place = cluster.leader(partition_of(topic, number)), partition_of(topic, number)
-        await until(lambda: place in leader.log.partitions)
+        leader, partition = cluster.leader(partition_of(topic, number)), partition_of(topic, number)
+        await until(lambda: partition in leader.log.partitions)
         async with client_of(leader) as client, asyncio.TaskGroup() as tasks:
-            leader.log.partitions.pause(place)
+            leader.log.partitions.pause(partition)
             path = "/v1/topics/orders/records"
             writing = [tasks.create_task(client.produce(path, [{"value": at, "partition": number}])) for at in range(3)]
             await asyncio.sleep(0.1)
             assert not [write.result() for write in writing if write.done()]
-            leader.log.partitions.resume(place)
+            leader.log.partitions.resume(partition)
             reported = [await write for write in writing]
         assert sorted(answer.json["results"][0]["offset"] for answer in reported) == [0, 1, 2]
-        assert leader.log.partitions.bounds(place).high_watermark == 3
+        assert leader.log.partitions.bounds(partition).high_watermark == 3
 
     with_cluster(tmp_path, scenario)

@@ -24,7 +24,7 @@ from tests.kit.segments.batches import partition_of
 
 RUN = RunLocation(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)
 WHERE = RecordLocations(12, (RUN,))
-PLACES = FetchResult([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
+LOCATIONS = FetchResult([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
 RECORDS = FetchResult([b"from the leader"], 15, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
 READ = FetchResult([b"from the bucket, all"], 20, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
 NOTHING = READ._replace(batches=[], size_bytes=0, next_offset=Offset(3))
@@ -38,7 +38,7 @@ class World:
     def __init__(self) -> None:
         here = SimpleNamespace(reads=SimpleNamespace(located=SimpleNamespace(fetch=self._fetch_here)))
         self.reads = FollowerFetch(self._fetch_at_peer, lambda: cast(SessionLog, here), rack="b", part_bytes_min=1000)
-        self.leader: list[Answer] = [PLACES]
+        self.leader: list[Answer] = [LOCATIONS]
         """Its answers where it is asked for places; else it answers with records."""
         self.bucket: list[Answer] | TidelogError = [READ]
         self.asked: list[list[int | None]] = []
@@ -73,7 +73,7 @@ class World:
         return asyncio.run(self.reads.fetch(leader, targets, bytes_max=bytes_max, bytes_min=1, wait_ms_max=500))
 
 
-def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_tells() -> None:
+def test_records_of_a_leader_in_another_rack_are_read_from_the_bucket_at_its_locations() -> None:
     world = World()
     assert world.fetched(0) == [READ]
     assert world.asked == [[1000]]
@@ -96,7 +96,7 @@ def test_a_reader_of_another_rack_or_none_and_a_leader_of_this_rack_are_nothing_
 def test_records_and_errors_of_the_leader_come_back_as_they_are() -> None:
     world = World()
     error = NotLeader("not led there")
-    world.leader = [RECORDS, error, PLACES]
+    world.leader = [RECORDS, error, LOCATIONS]
     assert world.fetched(0, 1, 2) == [RECORDS, error, READ]
     assert [target.target.partition for target in world.reported] == [partition_of(2)]
     assert (world.reads.counters.leader_reads, world.reads.counters.leader_bytes) == (1, 15)
@@ -104,7 +104,7 @@ def test_records_and_errors_of_the_leader_come_back_as_they_are() -> None:
 
 def test_what_can_not_be_read_here_the_leader_is_asked_for_and_nothing_else() -> None:
     world = World()
-    world.leader = [PLACES, PLACES, PLACES]
+    world.leader = [LOCATIONS, LOCATIONS, LOCATIONS]
     for refusal in (Corrupt("damaged"), OutOfRange("a newer manifest has deleted it")):
         world.bucket = [READ, refusal, NOTHING]
         world.asked.clear()
@@ -146,13 +146,13 @@ def test_looks_are_not_counted_and_failures_are_told_seldom(caplog: pytest.LogCa
     assert world.reads.counters.failures == 2
 
 
-def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> None:
+def test_a_partition_that_is_fetched_twice_in_one_request_is_located_once() -> None:
     world = World()
-    world.leader = [PLACES, RECORDS]
+    world.leader = [LOCATIONS, RECORDS]
     assert world.fetched(0, 0) == [READ, RECORDS]
     assert world.asked == [[1000, None]]
 
 
-def test_places_are_the_same_behind_the_wire() -> None:
+def test_record_locations_survive_encoding() -> None:
     assert decode_locations(encode_locations(WHERE)) == WHERE
     assert decode_locations(encode_locations(RecordLocations(0, ()))) == RecordLocations(0, ())

@@ -26,7 +26,7 @@ from tests.kit.segments.batches import ORDERS, batch_of, header_of, sequenced_ba
 
 NOW_S, LATER_S = 100.0, 200.0
 LEADER = SessionId(3)
-PLACED = Appended(Offset(7), Offset(7), LeaderEpoch(1))
+APPENDED = Appended(Offset(7), Offset(7), LeaderEpoch(1))
 
 
 class World:
@@ -83,9 +83,9 @@ def test_batches_leave_in_the_order_of_their_coming_as_many_as_fit() -> None:
         for name in "abcde":
             world.add(name)
         assert world.take(appends=2) == ["a", "b"]
-        assert world.answered(PLACED, PLACED) is None
+        assert world.answered(APPENDED, APPENDED) is None
         assert world.take(bytes_max=1) == ["c"], "one always fits"
-        world.answered(PLACED)
+        world.answered(APPENDED)
         assert world.take() == ["d", "e"]
 
     in_loop(scenario)
@@ -97,7 +97,7 @@ def test_what_waits_for_its_commit_and_what_does_not_go_in_different_messages() 
         world.add("leader", acks=Acks.LEADER)
         world.add("none", acks=Acks.NONE)
         assert world.take() == ["all"]
-        world.answered(PLACED)
+        world.answered(APPENDED)
         assert world.take() == ["leader", "none"]
 
     in_loop(scenario)
@@ -138,7 +138,7 @@ def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_th
             world.add(name, idempotent=True)
         world.take()
         misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
-        assert world.answered(PLACED, misdated, PLACED, gap) is None
+        assert world.answered(APPENDED, misdated, APPENDED, gap) is None
         assert world.reported("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
         assert world.take() == []
 
@@ -150,7 +150,7 @@ def test_a_batch_whose_key_was_revoked_holds_up_no_other() -> None:
         for name in ("a", "b", "c"):
             world.add(name)
         world.take()
-        assert world.answered(PLACED, Unauthenticated("the API key was revoked"), PLACED) is None
+        assert world.answered(APPENDED, Unauthenticated("the API key was revoked"), APPENDED) is None
         assert world.reported("a", "b", "c") == [Appended, Unauthenticated, Appended]
 
     in_loop(scenario)
@@ -193,7 +193,7 @@ def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -
         world.lane.lost(OutcomeUnknown("no answer"))
         assert world.reported("plain") == [OutcomeUnknown]
         assert world.take() == ["a", "b", "c"]
-        world.answered(PLACED, PLACED._replace(duplicate=True), PLACED)
+        world.answered(APPENDED, APPENDED._replace(duplicate=True), APPENDED)
         assert world.reported("a", "b", "c") == [Appended] * 3
 
     in_loop(scenario)
@@ -236,7 +236,7 @@ def test_a_batch_that_its_sender_took_back_is_passed_over() -> None:
         world.lane.refuse(taken_back, taken_back.overdue())
         assert world.reported("a", "b") == [NoLeader, NoLeader]
         assert world.take() == ["c"]
-        world.answered(PLACED)
+        world.answered(APPENDED)
         assert world.take() == []
         assert world.lane.is_empty
 

@@ -37,7 +37,7 @@ from segments.settings import KIB
 from tests.kit.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import run as virtually
 
-PLACE = TopicPartition(TopicId("0" * 32), Partition(3))
+PARTITION = TopicPartition(TopicId("0" * 32), Partition(3))
 LEADER = BrokerRegistration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
 NEXT = BrokerRegistration(broker_id="broker-3", session=SessionId(3), grpc_address="127.0.0.1:2")
 
@@ -103,10 +103,10 @@ class Lanes:
         self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
         view = SimpleNamespace(
             leader=self._leader,
-            topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id, revision=Revision(7))),
+            topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PARTITION.topic_id, revision=Revision(7))),
             partitions=SimpleNamespace(
                 subscribe=lambda changed: setattr(self, "_changed", changed),
-                get=lambda place: SimpleNamespace(leader_session=led.session) if (led := self._leader(place)) else None,
+                get=lambda partition: SimpleNamespace(leader_session=led.session) if (led := self._leader(partition)) else None,
             ),
             brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
         )
@@ -125,10 +125,10 @@ class Lanes:
     def led_by(self, leader: BrokerRegistration | None, *partitions: TopicPartition) -> None:
         """What the watches tell."""
         self.leads = leader
-        self._changed(set(partitions or (PLACE,)))
+        self._changed(set(partitions or (PARTITION,)))
 
     def append(
-        self, batch: bytes, message: Admission | None = None, *, timeout_s: float = 5.0, partition: TopicPartition = PLACE
+        self, batch: bytes, message: Admission | None = None, *, timeout_s: float = 5.0, partition: TopicPartition = PARTITION
     ) -> ForwardedAppend:
         return self.forwarding.append(
             partition,
@@ -170,7 +170,7 @@ def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() 
         leader.open.set()
         assert [await lane.offset(waiting) for waiting in (first, *behind)] == list(range(10))
         assert leader.seen == [batches[:1], batches[1:]]
-        assert not lane.forwarding.has_queued(PLACE)
+        assert not lane.forwarding.has_queued(PARTITION)
 
     run(scenario)
 
@@ -253,7 +253,7 @@ def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(mon
     async def scenario(lane: Lanes, leader: Leader) -> None:
         lane.led_by(None)
         waiting = lane.append(batch_of(b"1"))
-        lane.forwarding._queues[PLACE].pause_s = 500.0
+        lane.forwarding._queues[PARTITION].pause_s = 500.0
         leader.answers = [[NotLeader("it is still taking over")]]
         lane.led_by(LEADER)
         assert await lane.offset(waiting) == 0
@@ -292,13 +292,13 @@ def test_the_late_answer_to_a_message_that_was_given_up_is_not_taken_for_that_of
     monkeypatch.setattr(forwarder, "FORMER_LEADER_S", 0.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
-        stays = TopicPartition(PLACE.topic_id, Partition(4))
+        stays = TopicPartition(PARTITION.topic_id, Partition(4))
         leader.slow = {"broker-2": asyncio.Event(), "broker-3": asyncio.Event()}
         moved, kept = lane.append(sequenced_batch(5, 0)), lane.append(sequenced_batch(6, 0), partition=stays)
         await until_seen(leader, 1)
         assert len(leader.seen[0]) == 2, "both go with one message"
-        lane.leads_alone[PLACE] = NEXT
-        lane.led_by(LEADER, PLACE)
+        lane.leads_alone[PARTITION] = NEXT
+        lane.led_by(LEADER, PARTITION)
         await until_seen(leader, 2)
         assert leader.seen[1] == [sequenced_batch(5, 0)], "given up, and sent to the next leader"
         leader.answers = [[SessionFenced("it leads no more"), None]]
@@ -338,11 +338,11 @@ def test_an_answer_that_was_lost_is_asked_for_again_where_that_is_safe() -> None
 
 def test_many_partitions_share_messages_and_calls() -> None:
     async def scenario(lane: Lanes, leader: Leader) -> None:
-        places = [TopicPartition(PLACE.topic_id, Partition(number)) for number in range(5_000)]
+        partitions = [TopicPartition(PARTITION.topic_id, Partition(number)) for number in range(5_000)]
         leader.open.clear()
         batch = batch_of(b"a")
         lane.budget.bytes_max = 1 << 30
-        waiting = [lane.append(batch, partition=place) for place in places]
+        waiting = [lane.append(batch, partition=partition) for partition in partitions]
         await until_seen(leader, 5)
         leader.open.set()
         assert sorted([await lane.offset(append) for append in waiting]) == list(range(5_000))

@@ -25,9 +25,9 @@ class Topics:
         return (SimpleNamespace(name="orders", partition_count=3),)
 
 
-def reported(*places: TopicPartition, broker_count: int | None = None) -> dict[str, Metric]:
+def reported(*led_partitions: TopicPartition, broker_count: int | None = None) -> dict[str, Metric]:
     bounds = SimpleNamespace(high_watermark=9, log_start_offset=2, leader_epoch=4)
-    led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in places}
+    led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in led_partitions}
     topics: Any = Topics()
     log: Any = SimpleNamespace(partitions=led)
     partitions = PartitionMetrics(topics)

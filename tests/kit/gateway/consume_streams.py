@@ -24,7 +24,7 @@ def start(*topics: str, **more: Any) -> log_pb2.ConsumeStart:
     return log_pb2.ConsumeStart(**(asked | more))
 
 
-def places(reported: Iterable[groups_pb2.TopicPartitions]) -> list[tuple[str, int]]:
+def topic_partitions(reported: Iterable[groups_pb2.TopicPartitions]) -> list[tuple[str, int]]:
     return [(each.topic, partition) for each in reported for partition in each.partitions]
 
 
@@ -78,12 +78,12 @@ class ConsumeStream:
                 for each in reported.data.partitions if self.processes else ():
                     self.read[each.topic, each.partition] += [(record.offset, record.value) for record in each.records]
             case "assigned":
-                assert not self.owned & {*places(reported.assigned.partitions)}
-                self.owned |= {*places(reported.assigned.partitions)}
+                assert not self.owned & {*topic_partitions(reported.assigned.partitions)}
+                self.owned |= {*topic_partitions(reported.assigned.partitions)}
             case "revoked":
-                self.owned -= {*places(reported.revoked.partitions)}
+                self.owned -= {*topic_partitions(reported.revoked.partitions)}
             case "lost":
-                self.owned -= {*places(reported.lost.partitions)}
+                self.owned -= {*topic_partitions(reported.lost.partitions)}
 
     async def until(self, kind: str) -> Any:
         """The next answer of this kind; what comes before is only remembered."""
@@ -151,10 +151,10 @@ class GoodClient:
                     commit = log_pb2.ConsumeCommit(up_to_delivery_id=reported.data.delivery_id)
                     await stream.send(commit=commit, credit_bytes=reported.ByteSize())
                 case "revoked":
-                    self.revoked += places(reported.revoked.partitions)
+                    self.revoked += topic_partitions(reported.revoked.partitions)
                     await stream.send(released=reported.revoked.revocation_id)
                 case "lost":
-                    self.lost += places(reported.lost.partitions)
+                    self.lost += topic_partitions(reported.lost.partitions)
                 case "committed":
                     self.refused += [each for each in reported.committed.results if each.HasField("error")]
             if self.leaving:

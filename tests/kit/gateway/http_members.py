@@ -9,7 +9,7 @@ from yarl import URL
 
 from tests.kit.gateway.http_client import Answer, Client
 
-Place = tuple[str, int]
+TopicPartitionName = tuple[str, int]
 
 
 class HttpMember:
@@ -23,7 +23,7 @@ class HttpMember:
         self.member_id = ""
         self.generation = -1
         self.cursor = ""
-        self.assignment: list[Place] = []
+        self.assignment: list[TopicPartitionName] = []
         self.records: list[dict[str, Any]] = []
         self._bases = list(bases)
 

@@ -86,13 +86,13 @@ def _load_uncompiled(name: str, uncompiled_primitives: ModuleType | None) -> Mod
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _in_place_of_primitives(uncompiled_primitives):
+    with _instead_of_primitives(uncompiled_primitives):
         spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _in_place_of_primitives(module: ModuleType | None) -> Iterator[None]:
+def _instead_of_primitives(module: ModuleType | None) -> Iterator[None]:
     if module is None:
         yield
         return

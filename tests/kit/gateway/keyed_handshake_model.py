@@ -180,7 +180,7 @@ def _with(world: World, at: int, attempt: Attempt) -> World:
 
 
 def _put(items: Three, at: int, item: int) -> Three:
-    first, second, third = (item if place == at else each for place, each in enumerate(items))
+    first, second, third = (item if index == at else each for index, each in enumerate(items))
     return first, second, third
 
 

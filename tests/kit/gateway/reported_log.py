@@ -70,15 +70,15 @@ class ReportedLog(LocalLog):
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[FetchResult | TidelogError]:
         (target,) = targets
-        place = target.partition, target.offset
-        self.fetched.append(place)
+        position = target.partition, target.offset
+        self.fetched.append(position)
         self.reading += 1
         self.reading_max = max(self.reading_max, self.reading)
         try:
             await asyncio.sleep(3600 if target.partition in self.hangs else 0.01)
         finally:
             self.reading -= 1
-        at_ms = self.timestamps.get(place)
+        at_ms = self.timestamps.get(position)
         batch = [] if at_ms is None else [stamped(batch_of(b"v", timestamps_ms=[at_ms]), target.offset)]
         batches = [part for each in batch for part in (each.stamp, each.rest)]
         size_bytes = sum(map(len, batches))

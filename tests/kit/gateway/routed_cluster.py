@@ -186,8 +186,8 @@ class Broker:
 def _outcome(result: log_pb2.AppendResult) -> int | TidelogError:
     if result.HasField("error"):
         return from_status(result.error)
-    [placed] = result.placements
-    return from_status(placed.error) if placed.HasField("error") else placed.base_offset
+    [placement] = result.placements
+    return from_status(placement.error) if placement.HasField("error") else placement.base_offset
 
 
 class _Call:

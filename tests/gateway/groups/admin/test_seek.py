@@ -94,7 +94,7 @@ def test_a_seek_to_nowhere_is_refused(request_: groups_pb2.SeekGroupRequest) -> 
     committed=st.integers(0, 5000),
     of_timestamp=st.none() | st.integers(0, 5000),
 )
-def test_nobody_is_moved_out_of_the_log(
+def test_a_seek_never_moves_an_offset_out_of_the_log(
     kind: str, value: int, start: int, length: int, committed: int, of_timestamp: int | None
 ) -> None:
     to = SeekTo(kind, value)  # type: ignore[arg-type]

@@ -116,7 +116,7 @@ class World:
         asked: Sequence[Any],
         answers: Sequence[FetchResult],
         terms: object,
-        place: object,
+        reservation: object,
         log: object,
         encode: Callable[[Sequence[PartitionResponse]], bytes],
     ) -> bytes:

@@ -64,7 +64,7 @@ def test_a_delivery_that_was_not_made_cannot_be_committed() -> None:
         partitions.due(1)
 
 
-def test_those_that_were_read_come_last_and_those_that_are_stopped_paused_or_wrong_do_not() -> None:
+def test_partitions_that_were_just_read_come_last_and_stopped_paused_or_failed_ones_are_left_out() -> None:
     partitions, (zero, one, two, three, four) = held(5)
     partitions.delivered([Position(zero, 1, 7)], remembered=False)
     assert partitions.readable() == [one, two, three, four, zero]

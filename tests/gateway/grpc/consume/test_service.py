@@ -42,7 +42,7 @@ from metadata.model import LeaderEpoch, Offset
 from segments.settings import MIB
 from segments.wal.run_index import EpochEnd
 from tests.gateway.grpc.test_slow_readers import is_open
-from tests.kit.gateway.consume_streams import PLENTY, ConsumeStream, GoodClient, append, places, start
+from tests.kit.gateway.consume_streams import PLENTY, ConsumeStream, GoodClient, append, start, topic_partitions
 from tests.kit.gateway.group_calls import GroupCalls
 from tests.kit.gateway.small_broker import GROUPS, SmallBroker, until, with_broker
 from tests.kit.gateway.stalled_readers import closing, stalled_grpc
@@ -137,7 +137,7 @@ def test_partitions_begin_where_the_client_says(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_an_empty_partition_is_told_at_once_and_silence_is_progress(tmp_path: Path) -> None:
+def test_an_empty_partition_is_reported_at_once_and_later_progress_is_empty(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, "single")
         (reported,) = (await stream.until("progress")).partitions
@@ -327,7 +327,7 @@ def test_a_member_is_assigned_reads_commits_and_goes_on_there(tmp_path: Path) ->
             await append(channel, b"%d-0" % number, b"%d-1" % number, partition=number)
         stream = await begun(channel, group="billing", client_id="c++")
         reported = await stream.until("assigned")
-        assert places(reported.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
+        assert topic_partitions(reported.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
         assert (reported.generation, reported.member_id[:3]) == (1, "c++")
         assert await members(channel) == ["c++"]
         await stream.until_read(6)
@@ -419,7 +419,7 @@ def test_a_commit_names_deliveries_one_by_one(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_offsets_that_cannot_be_committed_are_told_in_their_places(tmp_path: Path) -> None:
+def test_refused_commits_are_reported_in_the_order_of_the_request(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, group="billing")
         await stream.until("assigned")
@@ -518,15 +518,15 @@ def test_what_is_committed_before_it_is_let_go_of_counts(tmp_path: Path) -> None
             joining = tasks.create_task(second.until("assigned"))
             revoked = await first.until("revoked")
             assert revoked.within_ms > 200_000
-            assert len(places(revoked.partitions)) == 1
+            assert len(topic_partitions(revoked.partitions)) == 1
             assert not joining.done()
-            (place,) = places(revoked.partitions)
-            offset = groups_pb2.CommittedOffset(topic=place[0], partition=place[1], offset=1)
+            (partition,) = topic_partitions(revoked.partitions)
+            offset = groups_pb2.CommittedOffset(topic=partition[0], partition=partition[1], offset=1)
             assert await first.commit(1, offsets=[offset]) == [None]
             await first.send(released=revoked.revocation_id)
-            assert places((await joining).partitions) == [place]
+            assert topic_partitions((await joining).partitions) == [partition]
             assert await first.commit(2, offsets=[offset]) == [StaleMember]
-            assert await second.until_read(1) == [b"%d-1" % place[1]]
+            assert await second.until_read(1) == [b"%d-1" % partition[1]]
         first.call.cancel()
         second.call.cancel()
 
@@ -570,7 +570,7 @@ def test_a_client_that_takes_nothing_leaves_and_joins_again_when_it_says_somethi
             await append(channel, b"%d" % number, partition=number)
         idle = await begun(channel, group="billing", credit_bytes=1, max_bytes=1, max_poll_interval_ms=600)
         await idle.until_read(1)
-        assert len(places((await idle.until("lost")).partitions)) == 3
+        assert len(topic_partitions((await idle.until("lost")).partitions)) == 3
         await until_left(channel)
         await idle.send(credit_bytes=PLENTY)
         await idle.until("assigned")
@@ -594,7 +594,7 @@ def test_a_client_that_does_not_let_go_in_time_loses_it(tmp_path: Path, assignor
         assert 0 < revoked.within_ms < 1_500
         async with asyncio.TaskGroup() as tasks:
             joining = tasks.create_task(other.until("assigned"))
-            assert places((await stubborn.until("lost")).partitions) == places(revoked.partitions)
+            assert topic_partitions((await stubborn.until("lost")).partitions) == topic_partitions(revoked.partitions)
             assert await joining
             if assignor == "range":
                 await stubborn.until("assigned")
@@ -658,7 +658,7 @@ def test_a_coordinator_that_does_not_answer_holds_up_nothing_that_is_read_alread
         monkeypatch.setattr(broker.groups, "offsets", late)
         await broker.alter_topic("orders", partition_count=4)
         await append(channel, b"new", partition=3)
-        assert places((await stream.until("assigned")).partitions) == [("orders", 3)]
+        assert topic_partitions((await stream.until("assigned")).partitions) == [("orders", 3)]
         await asked.wait()
         await append(channel, b"b")
         assert await stream.until_read(2) == [b"a", b"b"]
@@ -692,7 +692,7 @@ def test_a_broker_that_stops_lets_members_commit_and_leave(tmp_path: Path, monke
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(broker.grpc.stop(60))
             revoked = await member.until("revoked")
-            assert (len(places(revoked.partitions)), revoked.within_ms) == (3, 30_000)
+            assert (len(topic_partitions(revoked.partitions)), revoked.within_ms) == (3, 30_000)
             assert await member.commit(1, up_to_delivery_id=member.delivery_id) == [None]
             await member.send(released=revoked.revocation_id)
             assert isinstance(await member.error(), Stopping)
@@ -874,7 +874,7 @@ def test_a_stream_of_an_old_connection_ends_in_order_and_its_client_may_commit_b
             await stream.error()
             stream = await begun(channel, group="billing")
             revoked = await stream.until("revoked")
-        assert places(revoked.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
+        assert topic_partitions(revoked.partitions) == [("orders", 0), ("orders", 1), ("orders", 2)]
         assert await stream.commit(up_to_delivery_id=stream.delivery_id) == [None]
         await stream.send(released=revoked.revocation_id)
         error = await stream.error()

@@ -93,10 +93,10 @@ def test_who_waits_for_room_over_grpc_holds_no_batches(
     async def scenario(broker: SmallBroker, client: Client) -> None:
         endpoint = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with endpoint.room.reserve() as place:
+        with endpoint.room.reserve() as reservation:
             with ExitStack() as others:
                 await fill_up(endpoint.room, others)
-                fetching = asyncio.ensure_future(endpoint._fetch(fetch_of(form), place, broker.local_log))
+                fetching = asyncio.ensure_future(endpoint._fetch(fetch_of(form), reservation, broker.local_log))
                 await until(lambda: endpoint.room.readers_waiting == 1)
                 assert looked_at
                 assert not any(batches() for batches in looked_at)
@@ -110,10 +110,10 @@ def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, fo
     async def scenario(broker: SmallBroker, client: Client) -> None:
         endpoint = GrpcFetch(broker, InterruptibleWaits())
         await produce(client)
-        with endpoint.room.reserve() as place:
-            message = await endpoint._fetch(fetch_of(form), place, broker.local_log)
-            assert endpoint.room.bytes_used == place.bytes_held == COPIES * len(message)
-            assert endpoint.room.bytes_used_peak > place.bytes_held, "it had no more than it needed from the beginning"
+        with endpoint.room.reserve() as reservation:
+            message = await endpoint._fetch(fetch_of(form), reservation, broker.local_log)
+            assert endpoint.room.bytes_used == reservation.bytes_held == COPIES * len(message)
+            assert endpoint.room.bytes_used_peak > reservation.bytes_held, "it had no more than it needed from the beginning"
 
     serve(tmp_path, scenario)
 

@@ -74,7 +74,7 @@ def test_naming_no_epoch_is_not_naming_epoch_0() -> None:
 
 
 @pytest.mark.parametrize("form", [log_pb2.FETCH_FORMAT_BATCHES, log_pb2.FETCH_FORMAT_RECORDS])
-def test_a_fetch_that_names_another_epoch_is_refused_in_its_place_and_without_waiting(
+def test_a_fetch_that_names_another_epoch_is_refused_per_partition_and_without_waiting(
     tmp_path: Path, form: log_pb2.FetchFormat
 ) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
@@ -114,7 +114,7 @@ def test_offsets_are_listed_only_in_the_epoch_that_the_reader_names(tmp_path: Pa
     serve(tmp_path, scenario)
 
 
-def test_where_an_epoch_ends_is_told_for_each_query_in_its_place(tmp_path: Path) -> None:
+def test_the_end_of_an_epoch_is_answered_for_each_query_in_order(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await stub.Produce(request(ready(batch_of(b"a", b"b"), 1)))
         assert await ends(
@@ -218,12 +218,12 @@ def test_a_read_over_http_is_answered_only_in_the_epoch_that_it_names(tmp_path: 
 
 async def led_elsewhere(cluster: Cluster, topic: Topic, number: int, leaving: Broker) -> Broker:
     """The leader of the partition once `leaving` has handed it over, as every broker knows it."""
-    place = partition_of(topic, number)
+    partition = partition_of(topic, number)
     leaving.stop()
     for broker in cluster.brokers:
-        await until(lambda broker=broker: (led := broker.leader(place)) is not None and led.broker_id != leaving.broker_id)  # type: ignore[misc]
-    leader = cluster.leader(place)
-    await until(lambda: place in leader.log.partitions)
+        await until(lambda broker=broker: (led := broker.leader(partition)) is not None and led.broker_id != leaving.broker_id)  # type: ignore[misc]
+    leader = cluster.leader(partition)
+    await until(lambda: partition in leader.log.partitions)
     return leader
 
 
@@ -258,8 +258,8 @@ def test_every_broker_answers_for_the_leader_of_each_partition(tmp_path: Path) -
 def test_after_a_change_of_leader_the_old_epoch_ends_where_it_ended_and_who_names_it_is_told_the_new_one(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, staying = await made(cluster)
-        place = partition_of(topic, number)
-        leaving = cluster.leader(place)
+        partition = partition_of(topic, number)
+        leaving = cluster.leader(partition)
         async with channel_to(staying) as channel:
             stub = log_stub(channel)
             await stub.Produce(log_pb2.ProduceRequest(appends=[ready(batch_of(b"a", b"b"), number)]))
@@ -290,35 +290,35 @@ def test_after_a_change_of_leader_the_old_epoch_ends_where_it_ended_and_who_name
 def test_a_question_for_an_epoch_waits_while_its_partition_is_between_two_leaders(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, broker = await made(cluster)
-        place = partition_of(topic, number)
-        leader = cluster.leader(place)
-        await until(lambda: place in leader.log.partitions)
-        leader.log.partitions.pause(place)
-        leader.log.partitions.stop_reads([place])
+        partition = partition_of(topic, number)
+        leader = cluster.leader(partition)
+        await until(lambda: partition in leader.log.partitions)
+        leader.log.partitions.pause(partition)
+        leader.log.partitions.stop_reads([partition])
         async with channel_to(broker) as channel:
             others = [at for at in range(topic.partition_count) if at != number]
             assert await ends(log_stub(channel), *(epoch_query(0, at) for at in others)) == [(0, 0)] * len(others)
             asked = asyncio.create_task(ends(log_stub(channel), epoch_query(0, number), epoch_query(0, others[0])))
             assert not (await asyncio.wait((asked,), timeout=0.2))[0]
-            leader.log.partitions.resume(place)
+            leader.log.partitions.resume(partition)
             assert await asked == [(0, 0), (0, 0)]
 
     with_cluster(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("answered", "known", "is_reported"), [(3, 3, True), (4, 3, True), (2, 3, False), (0, None, True)])
-def test_what_a_leader_of_before_has_answered_is_not_told_by_a_broker_that_knows_the_next(
+def test_bounds_from_a_previous_leader_are_refused_once_the_next_leader_is_known(
     answered: int, known: int | None, is_reported: bool
 ) -> None:
-    place = TopicPartition(TopicId("0" * 32), Partition(0))
+    partition = TopicPartition(TopicId("0" * 32), Partition(0))
     state = None if known is None else SimpleNamespace(leader_epoch=known)
     view = SimpleNamespace(partitions=SimpleNamespace(get=lambda _: state, subscribe=lambda _: None))
     leaders = LeaderLookup(cast(Callable[[], SessionLog], None), cast(ClusterView, view), broker_id="broker-1")
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
-    reported_on = leaders.reject_stale_epoch(place, bounds)
+    reported_on = leaders.reject_stale_epoch(partition, bounds)
     assert reported_on is bounds if is_reported else isinstance(reported_on, NotLeader)
     refused = NoLeader("nobody")
-    assert leaders.reject_stale_epoch(place, refused) is refused
+    assert leaders.reject_stale_epoch(partition, refused) is refused
 
 
 def _in_epoch(partition: log_pb2.FetchPartition, epoch: int) -> log_pb2.FetchPartition:
@@ -377,14 +377,12 @@ def test_a_broker_whose_lease_may_have_ended_answers_readers_only_where_its_sess
     asyncio.run(main())
 
 
-def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replaced_leader_serves_no_reads_after_it_named_the_new_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, _ = await made(cluster)
-        place = partition_of(topic, number)
-        leaving = cluster.leader(place)
-        await until(lambda: place in leaving.log.partitions)
+        partition = partition_of(topic, number)
+        leaving = cluster.leader(partition)
+        await until(lambda: partition in leaving.log.partitions)
         sent, go = asyncio.Event(), asyncio.Event()
         as_it_is = leadership.write
 
@@ -398,10 +396,10 @@ def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
             log = leaving.log
             leaving.stop()
             await sent.wait()
-            assert place in log.partitions
-            [answer] = await log.reads.fetch([FetchTarget(place, 0, 1)], bytes_max=1, bytes_min=0)
+            assert partition in log.partitions
+            [answer] = await log.reads.fetch([FetchTarget(partition, 0, 1)], bytes_max=1, bytes_min=0)
             assert isinstance(answer, NoLeader)
             go.set()
-        await until(lambda: place not in log.partitions)
+        await until(lambda: partition not in log.partitions)
 
     with_cluster(tmp_path, scenario)

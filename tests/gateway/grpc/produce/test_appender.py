@@ -178,8 +178,8 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
         await call.write(request(ready(batch_of(b"last")), correlation_id=3))
         await call.done_writing()
         answers = [answer async for answer in call]
-        placed = [(answer.correlation_id, run.base_offset, run.count) for answer in answers for run in answer.results[0].placements]
-        assert placed == [(1, 0, 1), (2, 1, THREAD_BYTES), (3, 1 + THREAD_BYTES, 1)]
+        found = [(answer.correlation_id, run.base_offset, run.count) for answer in answers for run in answer.results[0].placements]
+        assert found == [(1, 0, 1), (2, 1, THREAD_BYTES), (3, 1 + THREAD_BYTES, 1)]
         assert in_threads == [("plan", 0), ("tell", 0)]
 
     serve(tmp_path, scenario)

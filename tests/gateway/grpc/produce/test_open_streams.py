@@ -25,7 +25,7 @@ async def waited_s(streams: ProducerStreams, *, is_left: bool = True) -> float:
     return virtual_loop().time() - began_s
 
 
-def test_nobody_is_waited_for_where_no_stream_is_open_and_none_is_in_use() -> None:
+def test_a_stopping_broker_does_not_wait_without_open_streams() -> None:
     async def scenario(streams: ProducerStreams) -> None:
         assert await waited_s(streams) == 0
         with streams.open():
@@ -58,7 +58,7 @@ def test_a_producer_that_stays_and_has_fallen_silent_is_let_go_of() -> None:
     waiting(scenario)
 
 
-def test_one_that_never_hears_who_leads_is_not_waited_for_for_ever() -> None:
+def test_a_stopping_broker_waits_a_bounded_time_for_a_stream_that_never_learns_its_leaders() -> None:
     async def scenario(streams: ProducerStreams) -> None:
         with streams.open() as heard:
             for n in range(40):

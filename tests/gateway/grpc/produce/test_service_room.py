@@ -122,9 +122,7 @@ def test_what_was_read_and_found_no_room_in_the_buffer_is_bounded_as_well(tmp_pa
     serve(tmp_path, scenario, settings=LITTLE_WAITING, segments=SMALL_BUFFER)
 
 
-def test_a_stream_whose_message_waits_for_room_gives_its_place_to_others_when_it_vanishes(
-    tmp_path: Path, read: list[bytes]
-) -> None:
+def test_a_stream_that_ends_while_its_message_waits_for_room_gives_up_its_slot(tmp_path: Path, read: list[bytes]) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         async with broker.log.admit(1 * MIB, timeout_s=1), stub_of(broker) as other:
             vanishing = [other.ProduceStream() for _ in range(2)]

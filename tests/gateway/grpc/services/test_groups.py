@@ -119,7 +119,7 @@ def test_a_short_request_has_no_answer_without_end(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_each_offset_that_cannot_be_committed_is_refused_in_its_place(tmp_path: Path) -> None:
+def test_each_offset_that_cannot_be_committed_has_an_error_of_its_own(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         committed = await group.commit(
             offset(1),

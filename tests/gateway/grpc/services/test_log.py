@@ -24,7 +24,7 @@ async def produce(stub: Any, *batches: bytes, partition: int = 0) -> None:
 # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_offsets_are_listed_by_place_and_by_time(tmp_path: Path) -> None:
+def test_offsets_are_listed_by_position_and_by_time(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a", b"b"), batch_of(b"c", timestamps_ms=[TIMESTAMP_MS + 10]))
         queries = [

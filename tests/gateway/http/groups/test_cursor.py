@@ -16,11 +16,11 @@ T1, T2 = TopicId("1" * 32), TopicId("f" * 32)
 
 topics = st.sampled_from([T1, T2, TopicId("0" * 32)])
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1).map(Partition))
-places = st.builds(CursorEntry, st.integers(0, 2**63 - 1), st.booleans())
+entries = st.builds(CursorEntry, st.integers(0, 2**63 - 1), st.booleans())
 cursors = st.builds(
     Cursor,
     st.integers(0, 2**31 - 1).map(Generation),
-    st.dictionaries(partitions, places, max_size=20),
+    st.dictionaries(partitions, entries, max_size=20),
     st.integers(0, 10_000),
 )
 
@@ -71,7 +71,7 @@ def of_topic(topic: TopicId, count: int, *, must_stay: int = 0) -> dict[TopicPar
 def test_a_cursor_of_many_partitions_holds_only_what_is_not_committed() -> None:
     many = of_topic(T1, 10_000, must_stay=500)
     found = decode_cursor(encode_cursor(Cursor(Generation(1), many), OWNER), OWNER)
-    assert found.entries == {partition: place for partition, place in many.items() if place.must_stay}
+    assert found.entries == {partition: entry for partition, entry in many.items() if entry.must_stay}
 
 
 def test_a_cursor_fits_a_url_whatever_it_holds() -> None:

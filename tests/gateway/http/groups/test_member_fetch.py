@@ -178,9 +178,9 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
         await reading.probe(0.0, nothing_committed())
 
     asyncio.run(scenario())
-    places = reading.positions.cursor().entries
-    assert {place.offset for place in places.values()} == {10}
-    assert len(places) < PROBED_MAX, "as many as a cursor holds"
+    entries = reading.positions.cursor().entries
+    assert {entry.offset for entry in entries.values()} == {10}
+    assert len(entries) < PROBED_MAX, "as many as a cursor holds"
 
 
 def test_topics_that_are_unknown_are_told_of_each_partition() -> None:

@@ -25,7 +25,7 @@ def targets(positions: MemberPositions) -> list[tuple[TopicPartition, int]]:
 P0, P1, P2 = partitions(3)
 
 
-def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offset: int) -> None:
+def begin_at(positions: MemberPositions, partitions: Sequence[TopicPartition], offset: int) -> None:
     """As at what is committed."""
     for partition in partitions:
         if not positions.has_entry(partition):
@@ -34,12 +34,12 @@ def place(positions: MemberPositions, partitions: Sequence[TopicPartition], offs
 
 def committed(cursor: Cursor) -> Cursor:
     """As the client gets it back from a commit, and sends it with its next read."""
-    places = {partition: place._replace(must_stay=False) for partition, place in cursor.entries.items()}
+    entries = {partition: entry._replace(must_stay=False) for partition, entry in cursor.entries.items()}
     owner = CursorOwner("cluster", "billing", MemberId("m"))
-    return decode_cursor(encode_cursor(cursor._replace(entries=places), owner), owner)
+    return decode_cursor(encode_cursor(cursor._replace(entries=entries), owner), owner)
 
 
-def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
+def test_positions_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
     positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     positions.begin(P1, 5, at_the_end=False)
     assert positions.without_entry == [P2]
@@ -56,7 +56,7 @@ def test_what_begins_at_the_end_of_the_log_is_kept_and_committed() -> None:
 
 def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> None:
     positions = MemberPositions([P0, P1, P2], NOTHING)
-    place(positions, [P0, P1, P2], 0)
+    begin_at(positions, [P0, P1, P2], 0)
     positions.advance(P0, 9)
     positions.advance(P1, 4)
     cursor = positions.cursor()
@@ -70,7 +70,7 @@ def test_a_cursor_of_partitions_of_another_member_is_refused() -> None:
         MemberPositions([P0], Cursor(Generation(4), {P1: CursorEntry(7, must_stay=True)}))
 
 
-def test_places_in_a_topic_that_is_gone_are_forgotten() -> None:
+def test_positions_of_a_deleted_topic_are_dropped() -> None:
     gone = TopicPartition(TopicId("b" * 32), Partition(0))
     positions = MemberPositions(
         [P0], Cursor(Generation(4), {gone: CursorEntry(7, must_stay=True), P0: CursorEntry(2, must_stay=True)})
@@ -89,7 +89,7 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
     cursor, seen = NOTHING, set()
     for _ in range(100):
         positions = MemberPositions(many, cursor)
-        place(positions, many, 0)
+        begin_at(positions, many, 0)
         for partition, _ in targets(positions)[:100]:
             if positions.may_move(partition):
                 positions.advance(partition, 1)
@@ -102,7 +102,7 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
 def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() -> None:
     many = partitions(2_500)
     positions = MemberPositions(many, NOTHING)
-    place(positions, many, 0)
+    begin_at(positions, many, 0)
     moved = []
     for partition, _ in targets(positions):
         if positions.may_move(partition):
@@ -113,7 +113,7 @@ def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() 
     assert all(positions.may_move(partition) for partition in moved)
     assert positions.is_full
     positions = MemberPositions(many, committed(positions.cursor()))
-    place(positions, many, 0)
+    begin_at(positions, many, 0)
     assert not positions.is_full
     assert len(targets(positions)) == 2_500
 
@@ -127,7 +127,7 @@ def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
     assert len(positions.without_entry) == 2_500 - (ENTRIES_MAX - 2)
 
 
-def test_a_place_that_was_dropped_begins_anew() -> None:
+def test_a_dropped_position_has_no_entry_until_it_begins_again() -> None:
     positions = MemberPositions([P0], Cursor(Generation(4), {P0: CursorEntry(7, must_stay=True)}))
     assert positions.drop(P0) == 7
     assert (targets(positions), positions.without_entry) == ([], [P0])
@@ -141,7 +141,7 @@ def test_places_in_partitions_that_are_not_known_yet_stay_in_the_cursor_and_take
     }
     many = partitions(ENTRIES_MAX)
     positions = MemberPositions(many, Cursor(Generation(4), unheard), unknown_here=unheard)
-    place(positions, many, 1)
+    begin_at(positions, many, 1)
     for partition in many:
         if positions.may_move(partition):
             positions.advance(partition, 2)

@@ -54,7 +54,7 @@ def test_three_brokers_answer_in_turn(tmp_path: Path) -> None:
                 HttpMember(client, "g", bases=bases_of(cluster)[number:] + bases_of(cluster)[:number]) for number in range(2)
             ]
             assert {answer.status for answer in await asyncio.gather(*(member.join() for member in members))} == {201}
-            assert sorted(place for member in members for place in member.assignment) == ORDERS
+            assert sorted(partition for member in members for partition in member.assignment) == ORDERS
             for turn in range(3):
                 for member in members:
                     assert (await member.read(commit="true")).status == 200

@@ -288,41 +288,41 @@ def test_a_commit_of_a_cursor_is_not_answered_before_this_broker_has_heard_of_al
 
 
 @pytest.mark.parametrize(
-    ("here", "place"),
+    ("here", "partition"),
     [(topic("payments", OTHER), P0), (topic(partition_count=2), TopicPartition(P0.topic_id, Partition(5)))],
     ids=["made", "grown"],
 )
-def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of_the_cursor(
-    here: Topic, place: TopicPartition
+def test_reading_at_a_broker_that_has_not_heard_of_a_partition_keeps_its_cursor_entry(
+    here: Topic, partition: TopicPartition
 ) -> None:
     async def scenario() -> None:
         world = World(here, topic(partition_count=8))
-        assigned = [("payments", 0), ("orders", place.partition)]
+        assigned = [("payments", 0), ("orders", partition.partition)]
         why = await why_not_heard_of(world.broker, assigned)
-        cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
+        cursor = Cursor(Generation(1), {partition: CursorEntry(9, must_stay=True)})
         reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unknown_here=why)
-        assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
+        assert reading.positions.cursor().uncommitted == {partition: 9}, "it reads on there at a broker that knows the partition"
 
     simulated(scenario)
 
 
 @pytest.mark.parametrize("hears", [True, False])
-def test_reading_at_a_broker_that_knows_an_older_topic_of_this_name_loses_no_place_of_the_cursor(hears: bool) -> None:
+def test_reading_at_a_broker_that_knows_an_older_topic_of_this_name_keeps_the_cursor_entries(hears: bool) -> None:
     async def scenario() -> None:
         made_again = topic(topic_id=OTHER)
         world = World(topic(), made_again)
         if hears:
             world.view.hears(LAG_S, made_again)
-        place = TopicPartition(OTHER, Partition(0))
-        cursor = Cursor(Generation(1), {place: CursorEntry(9, must_stay=True)})
+        partition = TopicPartition(OTHER, Partition(0))
+        cursor = Cursor(Generation(1), {partition: CursorEntry(9, must_stay=True)})
         reading = await begun_read(world, cursor)
-        assert reading.positions.cursor().uncommitted == {place: 9}, "from `latest` on it would read at a later end"
-        assert reading.positions.has_entry(place) == hears
+        assert reading.positions.cursor().uncommitted == {partition: 9}, "from `latest` on it would read at a later end"
+        assert reading.positions.has_entry(partition) == hears
 
     simulated(scenario)
 
 
-def test_reading_at_a_broker_that_has_caught_up_leaves_out_the_places_of_the_topic_before() -> None:
+def test_reading_at_a_broker_that_has_caught_up_drops_the_entries_of_the_former_topic() -> None:
     async def scenario() -> None:
         world = World(topic(topic_id=OTHER), topic(topic_id=OTHER))
         world.view.hears(0, topic(topic_id=OTHER))
@@ -332,7 +332,7 @@ def test_reading_at_a_broker_that_has_caught_up_leaves_out_the_places_of_the_top
     simulated(scenario)
 
 
-def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as_well() -> None:
+def test_reading_drops_the_entries_of_a_topic_that_is_deleted_in_the_store_too() -> None:
     async def scenario() -> None:
         world = World(topic("payments", OTHER), None)
         assigned = [("payments", 0), ("orders", 0)]

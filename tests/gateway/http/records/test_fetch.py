@@ -327,7 +327,7 @@ def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path) -> Non
     serve(tmp_path, scenario, settings=SMALL_ROOM)
 
 
-def test_a_reader_that_hangs_up_while_it_waits_for_room_leaves_its_place(tmp_path: Path) -> None:
+def test_a_reader_that_hangs_up_while_it_waits_for_room_leaves_the_queue(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await fill(client)
         with ExitStack() as others:

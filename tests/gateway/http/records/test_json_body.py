@@ -131,7 +131,7 @@ def test_numbers_keep_their_text() -> None:
         (b"[" * 1_000_000, "must be an object; it is a list"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_place(body: bytes, said: str) -> None:
+def test_an_error_in_the_body_is_named_by_its_position(body: bytes, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         parse_json(body, now_ms=NOW, headers_max=10)
 

@@ -32,8 +32,8 @@ BATCH = "application/vnd.tidelog.record-batch"
 
 async def records(broker: SmallBroker, topic: str = "single", partition: int = 0) -> list[RecordTuple]:
     """What is committed, straight from the log."""
-    place = partition_of(broker.topic_cache.get(topic), partition)
-    (answer,) = await broker.log.reads.fetch([FetchTarget(place, 0, 64 * MIB)], bytes_max=64 * MIB)
+    topic_partition = partition_of(broker.topic_cache.get(topic), partition)
+    (answer,) = await broker.log.reads.fetch([FetchTarget(topic_partition, 0, 64 * MIB)], bytes_max=64 * MIB)
     assert isinstance(answer, FetchResult)
     batches = split_batches(b"".join(answer.batches))
     return [record for batch in batches for record in iterate_records(batch, decompressed_bytes_max=64 * MIB)]
@@ -415,7 +415,7 @@ def test_without_a_session_a_produce_is_a_503(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_partition_that_fails_shows_in_its_places_and_the_others_are_written(tmp_path: Path) -> None:
+def test_records_of_a_failed_partition_have_errors_and_the_others_are_written(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.log.stop_leading(partition_of(broker.topic_cache.get("orders"), 1))
         sent = [{"value": number, "partition": number % 3} for number in range(5)]

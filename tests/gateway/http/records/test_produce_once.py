@@ -38,7 +38,7 @@ async def count(broker: SmallBroker) -> int:
     return sum([len(await values(broker, "orders", partition)) for partition in range(partition_count)])
 
 
-def places(answer: Answer) -> list[tuple[int, int]]:
+def positions(answer: Answer) -> list[tuple[int, int]]:
     assert answer.status == 200, answer
     return [(result["partition"], result["offset"]) for result in answer.json["results"]]
 
@@ -68,9 +68,9 @@ def test_a_repeat_after_the_topic_has_grown_is_told_the_partitions_of_the_first_
             assert not any(repeated(first))
             await grow(broker, 4 + number)
             again = await client.post(ORDERS, body, content_type, **headers)
-            assert places(again) == places(first)
+            assert positions(again) == positions(first)
             assert all(repeated(again))
-            assert await count(broker) == (number + 1) * len(places(first))
+            assert await count(broker) == (number + 1) * len(positions(first))
 
     serve(tmp_path, scenario)
 
@@ -80,7 +80,7 @@ def test_a_new_key_goes_to_the_partitions_that_were_added(tmp_path: Path) -> Non
         await client.produce(ORDERS, KEYED, idempotency_key="old")
         await grow(broker, 9)
         found = await client.produce(ORDERS, KEYED, idempotency_key="new")
-        assert max(partition for partition, _ in places(found)) > 2
+        assert max(partition for partition, _ in positions(found)) > 2
 
     serve(tmp_path, scenario)
 
@@ -106,7 +106,7 @@ def test_two_of_one_key_between_which_the_topic_grows_are_one_request(tmp_path: 
         second = await client.produce(ORDERS, KEYED, idempotency_key="k")
         go_on.set()
         assert not any(repeated(second))
-        assert places(await first) == places(second)
+        assert positions(await first) == positions(second)
         assert all(repeated(await first))
         assert await count(broker) == len(KEYED)
 
@@ -130,7 +130,7 @@ def test_another_request_is_refused_wherever_its_records_would_go(
     tmp_path: Path, query: str, records: list[dict[str, Any]]
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        assert places(await client.produce(ORDERS, [{"value": "a", "partition": 0}], idempotency_key="k")) == [(0, 0)]
+        assert positions(await client.produce(ORDERS, [{"value": "a", "partition": 0}], idempotency_key="k")) == [(0, 0)]
         refused = await client.produce(ORDERS + query, records, idempotency_key="k")
         assert (refused.status, refused.json["code"]) == (422, "IDEMPOTENCY_KEY_REUSED")
         assert refused.json["nothing_was_written"]
@@ -156,7 +156,7 @@ def test_a_repeat_is_recognised_though_the_topic_takes_less_by_now(tmp_path: Pat
         records = [{"value": "x" * 6000, "partition": 0}]
         first = await client.produce(ORDERS, records, idempotency_key="k")
         await broker.alter_topic("orders", settings={"max.message.bytes": "2048"})
-        assert places(await client.produce(ORDERS, records, idempotency_key="k")) == places(first)
+        assert positions(await client.produce(ORDERS, records, idempotency_key="k")) == positions(first)
         new = await client.produce(ORDERS, records, idempotency_key="another")
         assert (new.status, new.json["code"]) == (413, "TOO_LARGE")
         assert "tidelog topic alter orders --set max.message.bytes=8192" in new.json["hint"]
@@ -184,7 +184,7 @@ def test_a_repeat_is_recognised_though_the_topic_takes_its_date_no_more(tmp_path
         assert not any(repeated(first))
         await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": "0"})
         again = await produce(0)
-        assert (places(again), repeated(again)) == (places(first), [True, True])
+        assert (positions(again), repeated(again)) == (positions(first), [True, True])
         new = await produce(1)
         assert (new.status, new.json["code"]) == (400, "INVALID_TIMESTAMP")
         assert await count(broker) == 2
@@ -215,11 +215,11 @@ def test_what_the_next_leader_may_have_taken_is_not_refused_for_good(
 
 
 @pytest.mark.parametrize("value_bytes", [10, 100 * KIB])
-def test_of_many_at_once_one_writes_and_all_are_told_the_same(tmp_path: Path, value_bytes: int) -> None:
+def test_concurrent_requests_with_one_idempotency_key_write_once_and_get_the_same_answer(tmp_path: Path, value_bytes: int) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         records = [{"key": f"k{number}", "value": "x" * value_bytes} for number in range(6)]
         answers = await asyncio.gather(*(client.produce(ORDERS, records, idempotency_key="k") for _ in range(8)))
-        assert len({tuple(places(answer)) for answer in answers}) == 1
+        assert len({tuple(positions(answer)) for answer in answers}) == 1
         assert sum(not any(repeated(answer)) for answer in answers) == 1
         assert await count(broker) == len(records)
 
@@ -227,7 +227,7 @@ def test_of_many_at_once_one_writes_and_all_are_told_the_same(tmp_path: Path, va
 
 
 @pytest.mark.parametrize("value_bytes", [10, 600 * KIB])
-def test_of_two_different_ones_at_once_one_is_refused(tmp_path: Path, value_bytes: int) -> None:
+def test_only_one_of_the_concurrent_requests_with_one_key_and_different_bodies_is_written(tmp_path: Path, value_bytes: int) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         bodies = [[{"value": letter * value_bytes, "partition": partition}] for partition, letter in enumerate("abc")]
         answers = await asyncio.gather(*(client.produce(ORDERS, body, idempotency_key="k") for body in bodies))
@@ -276,7 +276,7 @@ def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int)
             assert old["partition"] == new["partition"]
             assert bad or old["offset"] == new["offset"]
         third = await client.produce(ORDERS, KEYED, idempotency_key="k")
-        assert places(third) == places(second)
+        assert positions(third) == positions(second)
         assert all(repeated(third))
         assert await count(broker) == len(KEYED)
 
@@ -317,7 +317,7 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
                 client = Client(session)
                 await broker.alter_topic("orders", partition_count=8)
                 again = await client.produce(ORDERS, KEYED, idempotency_key="whole")
-                assert (places(again), all(repeated(again))) == (places(whole), True)
+                assert (positions(again), all(repeated(again))) == (positions(whole), True)
                 other = client.produce(ORDERS, [{"value": 1, "partition": 7}], idempotency_key="whole")
                 assert await client.refused(other) == (422, "IDEMPOTENCY_KEY_REUSED")
                 completed = await client.produce(ORDERS, KEYED, idempotency_key="half")

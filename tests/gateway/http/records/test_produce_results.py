@@ -59,14 +59,14 @@ def test_the_fast_way_tells_what_the_slow_way_tells(drawn: list[tuple[int, bool]
     plan = Plan(np.array(partitions), batches)
     reported = msgspec.json.decode(results_as_json(plan, found, Acks.ALL))["results"]
     slowly = [
-        (partition, outcome.base_offset + place)
-        for partition, outcome, place in outcome_by_record(plan, found)
+        (partition, outcome.base_offset + index)
+        for partition, outcome, index in outcome_by_record(plan, found)
         if isinstance(outcome, Appended)
     ]
     assert [(result["partition"], result["offset"]) for result in reported] == slowly
 
 
-def test_a_failed_partition_shows_in_its_places() -> None:
+def test_records_of_a_failed_partition_have_errors_at_their_indexes() -> None:
     lines = results_as_lines(MIXED, [appended(10, 2), appended(12, 1, duplicate=True), LOST], Acks.ALL).splitlines()
     reported = [msgspec.json.decode(line) for line in lines]
     assert [result.get("offset") for result in reported] == [10, None, 11, 12]

@@ -35,7 +35,7 @@ class Events:
         self._lines = lines
         self.last_id = ""
         self.pings = 0
-        self.places = 0
+        self.position_events = 0
         """Events without data, which are not dispatched."""
 
     async def next(self) -> Any:
@@ -52,7 +52,7 @@ class Events:
                 self.last_id = fields.get("id", self.last_id)
                 if "data" in fields:
                     return msgspec.json.decode(fields["data"])
-                self.places += 1
+                self.position_events += 1
                 fields = {}
         return None
 
@@ -103,7 +103,7 @@ def test_events_come_as_they_are_produced(tmp_path: Path) -> None:
                 await produce(client, number)
                 assert (await stream.next())["value"] == number
                 assert stream.last_id == f"{topic_id(broker)}/1:{number + 1}"
-            assert stream.places == 1
+            assert stream.position_events == 1
 
     serve(tmp_path, scenario)
 
@@ -137,7 +137,7 @@ def test_a_stream_from_the_end_that_is_lost_before_its_first_record_resumes_wher
 
 
 @pytest.mark.parametrize("path", [PARTITION, TOPIC])
-def test_a_place_in_a_topic_that_was_made_again_is_refused(tmp_path: Path, path: str) -> None:
+def test_an_event_id_of_a_topic_that_was_created_again_is_refused(tmp_path: Path, path: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 0, 1, 2)
         last_id = await id_at_the_end(client, path)

@@ -77,7 +77,7 @@ class Asked(NamedTuple):
     # The code of the refusal; empty where the request was served.
     refused: str = ""
     # Of an append that was acknowledged, (partition, offset).
-    placed: tuple[str, int] | None = None
+    position: tuple[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ def _broken(facts: AccessFacts, asked: Asked, written_by: Callable[[str, int], s
         is_certain &= any(span.covers(oldest, newest) for span in spans)
     if asked.refused and is_certain:
         yield f"{who} was refused to {did} ({asked.refused}), and both its key and its right held all the time"
-    if asked.placed is not None and key is not None and (writer := written_by(*asked.placed)) is not None:
+    if asked.position is not None and key is not None and (writer := written_by(*asked.position)) is not None:
         revision = _last(facts.brokers[writer].keys, since_s)
         if key.taken <= revision:
             yield f"{who} was let {did}: {writer} appended it, to which the revocation {key.taken} had been brought ({revision})"
@@ -143,8 +143,8 @@ def _since_s(asked: Asked, frozen: Sequence[tuple[float, float]]) -> float:
 def _last(moments: Sequence[Moment], at_s: float, *, inclusive: bool = False) -> Revision:
     """The revision of the last moment before `at_s`; 0 where there was none."""
     bisect = bisect_right if inclusive else bisect_left
-    place = bisect(moments, at_s, key=lambda moment: moment.at_s)
-    return moments[place - 1].revision if place else Revision(0)
+    index = bisect(moments, at_s, key=lambda moment: moment.at_s)
+    return moments[index - 1].revision if index else Revision(0)
 
 
 def _reported(spans: Sequence[Span]) -> str:

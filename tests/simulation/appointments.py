@@ -293,15 +293,15 @@ class Recorder:
     async def judged(self, runs: Iterable[VisibleRun]) -> list[Violation]:
         seals: list[LandedSeal] = []
         for key, revision in self._landed.items():
-            place = parse_wal_key(key)
-            if place is None or place.seq is None:
+            parsed = parse_wal_key(key)
+            if parsed is None or parsed.seq is None:
                 continue
-            assert key == segment_key(place.session, place.seq)
-            if place.seq < self._bucket.trimmed_to(place.session):
+            assert key == segment_key(parsed.session, parsed.seq)
+            if parsed.seq < self._bucket.trimmed_to(parsed.session):
                 continue  # a seal that came late to where a compacted segment had been: it ends nothing
             for found in (await self._bucket.list(key, limit=1)).objects:  # none where a broken rule has deleted it
                 if found.key == key and found.size == SEAL_BYTES:
                     body = await self._bucket.get(key)
                     assert body.startswith(SEAL_MAGIC)
-                    seals.append(LandedSeal(place.session, parse_seal(body, key=key).sealed_by, revision))
+                    seals.append(LandedSeal(parsed.session, parse_seal(body, key=key).sealed_by, revision))
         return judge(self._transactions, self._writers, seals, self._proofs, runs, self._layout)

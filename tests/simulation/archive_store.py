@@ -83,7 +83,9 @@ class ArchiveStore(MemoryObjectStore):
     def archive(self) -> MemoryObjectStore:
         """A bucket with every segment and seal that there ever was, as if nothing had been compacted."""
         archive = MemoryObjectStore()
-        archive._objects = {key: body for key, body in self.ever.items() if (place := parse_wal_key(key)) and place.seq is not None}
+        archive._objects = {
+            key: body for key, body in self.ever.items() if (parsed := parse_wal_key(key)) and parsed.seq is not None
+        }
         archive._keys = sorted(archive._objects)
         return archive
 

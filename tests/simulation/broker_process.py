@@ -186,8 +186,8 @@ class BrokerProcess(BucketProcess):
         """Makes the world fail by a bug in a handler. Returns what the client gets."""
         cause = innermost(error)
         frames = extract_tb(cause.__traceback__)
-        place = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-        self._failed(f"{self.name} failed to answer: {cause!r}{place}")
+        location = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        self._failed(f"{self.name} failed to answer: {cause!r}{location}")
         return OutcomeUnknown(f"{self.name} met a bug: {cause!r}")
 
     def _wrote(self, revision: Revision, writer: Writer) -> None:

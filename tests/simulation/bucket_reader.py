@@ -140,31 +140,31 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
     for session, (objects, trimmed_to) in sorted((await _sessions(store)).items()):
         contents.sessions += 1
         visible, committed_to = True, 0
-        for place in sorted(objects):
-            body = objects[place]
-            visible = visible and (place <= trimmed_to or place - 1 in objects)
+        for seq in sorted(objects):
+            body = objects[seq]
+            visible = visible and (seq <= trimmed_to or seq - 1 in objects)
             if body.startswith(SEAL_MAGIC) and len(body) == SEAL_BYTES:
-                seal = parse_seal(body, key=f"{session}/{place}")
+                seal = parse_seal(body, key=f"{session}/{seq}")
                 contents.seals += 1
                 contents.own_seals += seal.sealed_by == session
                 committed_to = max(committed_to, seal.committed_to)
-                visible = place < trimmed_to  # one that came too late to fence anything
+                visible = seq < trimmed_to  # one that came too late to fence anything
                 continue
-            footer = parse_footer(body, object_size=len(body), session=session, seq=place, key=f"{session}/{place}")
+            footer = parse_footer(body, object_size=len(body), session=session, seq=seq, key=f"{session}/{seq}")
             committed_to = max(committed_to, footer.committed_to)
             contents.segments += 1
             contents.hidden_segments += not visible
             for run, records in _runs(body, footer):
                 if visible:
-                    contents.runs.append(VisibleRun(run.partition, run.leader_epoch, session, place))
-                    stored = StoredRun(run.base_offset, run.last_offset, run.end - run.start, segment_key(session, place))
+                    contents.runs.append(VisibleRun(run.partition, run.leader_epoch, session, seq))
+                    stored = StoredRun(run.base_offset, run.last_offset, run.end - run.start, segment_key(session, seq))
                     contents.stored[str(run.partition)].append(stored)
-                    runs[str(run.partition)].append((run.leader_epoch, place, records))
+                    runs[str(run.partition)].append((run.leader_epoch, seq, records))
                 else:
-                    where = f"in segment {place} of session {session}, which ended before it"
+                    where = f"in segment {seq} of session {session}, which ended before it"
                     contents.hidden.update((record, where) for _, record in records)
-        places = range(trimmed_to, committed_to)
-        contents.missing += [f"segment {place} of session {session}" for place in places if place not in objects]
+        seqs = range(trimmed_to, committed_to)
+        contents.missing += [f"segment {seq} of session {session}" for seq in seqs if seq not in objects]
     for partition in sorted({*runs, *histories}):
         found = sorted(runs[partition], key=lambda run: run[:2])
         contents.log[partition] = _joined(partition, contents, histories.get(partition), [records for _, _, records in found])

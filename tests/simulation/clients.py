@@ -133,13 +133,13 @@ class Producer:
             broker = self._clients.route(chance, self._partition)
             latency_s = chance.uniform(0.0005, 0.005)
             reordered = chance.random() < 0.05
-            unsettled = [(place, batch) for place, batch in enumerate(self._window) if not batch.settled]
+            unsettled = [(index, batch) for index, batch in enumerate(self._window) if not batch.settled]
             if len(unsettled) == 1:
                 await self._attempt(unsettled[0][1], broker, latency_s)
             else:
                 async with asyncio.TaskGroup() as attempts:
-                    for place, batch in unsettled:
-                        jitter_s = chance.uniform(0, 0.05) if reordered else place * 1e-6
+                    for index, batch in unsettled:
+                        jitter_s = chance.uniform(0, 0.05) if reordered else index * 1e-6
                         attempts.create_task(self._attempt(batch, broker, latency_s + jitter_s))
             while self._window and self._window[0].settled:
                 self._window.popleft()

@@ -164,11 +164,11 @@ def steps(s: State, bounds: Bounds) -> Iterator[Step]:
 
 def _writer(s: State, bounds: Bounds) -> Iterator[Step]:
     writer = s.writer
-    open_places = [n for n in range(writer.issued) if not s.slots[n].known and not s.slots[n].refused]
-    if not writer.ended and writer.issued < bounds.segments and len(open_places) < bounds.in_flight:
+    open_seqs = [n for n in range(writer.issued) if not s.slots[n].known and not s.slots[n].refused]
+    if not writer.ended and writer.issued < bounds.segments and len(open_seqs) < bounds.in_flight:
         sent = _with_slot(s, writer.issued, on_wire=1)
         yield f"the writer sends segment {writer.issued}", sent._replace(writer=writer._replace(issued=writer.issued + 1))
-    for n in open_places:
+    for n in open_seqs:
         slot = s.slots[n]
         if slot.given_up:
             continue
@@ -218,8 +218,8 @@ def _writer_learns_of_seal(s: State, bounds: Bounds, n: int) -> State:
     if n < s.trim and bounds.broken is not Break.SEAL_NOT_LOOKED_AT:
         return _with_slot(s, n, known=True)  # the segment was committed, compacted and deleted before
     start = len(acknowledged(s, bounds)) if bounds.broken is Break.ALL_REFUSED_AT_THE_SEAL else n
-    for place in range(start, s.writer.issued):
-        s = _with_slot(s, place, refused=True)
+    for seq in range(start, s.writer.issued):
+        s = _with_slot(s, seq, refused=True)
     return s._replace(writer=s.writer._replace(ended=True))
 
 

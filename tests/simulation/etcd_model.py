@@ -177,7 +177,7 @@ class EtcdModel:
         del self._log[: bisect_left(self._log, to_revision + 1, key=lambda batch: batch.revision)]
         for key in list(self._keys):
             versions = self._versions[key]
-            first = max((place for place, (revision, _) in enumerate(versions) if revision <= to_revision), default=0)
+            first = max((index for index, (revision, _) in enumerate(versions) if revision <= to_revision), default=0)
             del versions[:first]
             if versions[0][1] is None and versions[0][0] <= to_revision:
                 del versions[0]
@@ -209,10 +209,10 @@ class EtcdModel:
         return None
 
     def _under(self, prefix: str, start: str) -> Iterator[str]:
-        for place in range(bisect_left(self._keys, start), len(self._keys)):
-            if not self._keys[place].startswith(prefix):
+        for index in range(bisect_left(self._keys, start), len(self._keys)):
+            if not self._keys[index].startswith(prefix):
                 return
-            yield self._keys[place]
+            yield self._keys[index]
 
     def _holds(self, compare: Compare) -> bool:
         live = self._live(compare.key)
@@ -282,8 +282,8 @@ class EtcdModel:
                 yield batch
 
     def _first_batch(self, prefix: str, from_revision: Revision) -> WatchBatch | None:
-        place = max(0, from_revision - self._log[0].revision) if self._log else 0  # each revision above the first is one batch
-        for batch in self._log[place:]:
+        index = max(0, from_revision - self._log[0].revision) if self._log else 0  # each revision above the first is one batch
+        for batch in self._log[index:]:
             events = tuple(event for event in batch.events if event.key.startswith(prefix))
             if events:
                 return batch if len(events) == len(batch.events) else WatchBatch(batch.revision, events)

@@ -83,7 +83,7 @@ class Offsets:
         """Answers how many of them were there before."""
         low = bisect_right(self._ends, start - 1)  # ranges that touch are one
         high = bisect_right(self._starts, end)
-        known = sum(max(0, min(end, self._ends[place]) - max(start, self._starts[place])) for place in range(low, high))
+        known = sum(max(0, min(end, self._ends[index]) - max(start, self._starts[index])) for index in range(low, high))
         if low < high:
             start, end = min(start, self._starts[low]), max(end, self._ends[high - 1])
         self._starts[low:high] = [start]

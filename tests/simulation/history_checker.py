@@ -1,7 +1,7 @@
 """Judges a history of produces and fetches by the invariants of docs/design.md. Pure.
 
     produce   Sent ──▶ Acknowledged | Refused | (no answer, or an unknown outcome: Unknown or nothing at all)
-    request   SentTogether ──▶ Placed | Refused | the same
+    request   SentTogether ──▶ AnsweredTogether | Refused | the same
     fetch     Fetched
     memory    Sampled
     the end   from the bucket alone, through the brokers, and what lies on the bucket without ever being visible
@@ -78,11 +78,11 @@ class SentTogether(NamedTuple):
     records: tuple[RecordId, ...]
 
 
-class Placed(NamedTuple):
+class AnsweredTogether(NamedTuple):
     """The answer to SentTogether: of each record (number of the partition, offset); None where it was refused, or nobody knows."""
 
     operation: int
-    places: tuple[tuple[int, int] | None, ...]
+    positions: tuple[tuple[int, int] | None, ...]
     # Records, by their place in the request, of which the client was told that they are not written.
     refused: tuple[int, ...] = ()
 
@@ -146,7 +146,7 @@ class Sampled(NamedTuple):
     bound: int
 
 
-Event = Sent | SentTogether | Acknowledged | Placed | Refused | Unknown | Fetched | GaveUp | Sampled
+Event = Sent | SentTogether | Acknowledged | AnsweredTogether | Refused | Unknown | Fetched | GaveUp | Sampled
 # (offset, record) of each partition, in the order read.
 Contents = Mapping[str, Sequence[tuple[int, RecordId]]]
 
@@ -278,49 +278,51 @@ class _Findings:
 
     def requests(self) -> Iterable[Violation]:
         """once, durable, truthful, ordered: of requests whose records go to several partitions"""
-        places: dict[tuple[str, RecordId], list[_Place]] = defaultdict(list)
+        positions: dict[tuple[str, RecordId], list[_Position]] = defaultdict(list)
         for partition, contents in self._history.from_bucket.items():
             topic_id, _, number = partition.partition("/")
             topic = self._topic(partition)
             for offset, record in contents:
-                places[topic, record].append(_Place(topic_id, int(number), offset))
-        answers = {event.operation: event for event in self._history.events if isinstance(event, Placed)}
+                positions[topic, record].append(_Position(topic_id, int(number), offset))
+        answers = {event.operation: event for event in self._history.events if isinstance(event, AnsweredTogether)}
         refused = {event.operation: event.why for event in self._history.events if isinstance(event, Refused)}
         attempts: dict[tuple[str, tuple[RecordId, ...]], list[SentTogether]] = defaultdict(list)
         for sent in self._together.values():
             attempts[sent.topic, sent.records].append(sent)
         for (topic, records), sent_together in attempts.items():
             for record in records:
-                found = places.get((topic, record), [])
+                found = positions.get((topic, record), [])
                 if len(found) > 1 and not sent_together[0].key:
-                    yield Violation(Invariant.UNIQUE, f"{record} was sent once, and lies at {_places(found)}")
-                elif len({place.topic_id for place in found}) < len(found):
-                    yield Violation(Invariant.ONCE, f"{record} was sent under one key, and lies at {_places(found)}")
+                    yield Violation(Invariant.UNIQUE, f"{record} was sent once, and lies at {_shown_positions(found)}")
+                elif len({position.topic_id for position in found}) < len(found):
+                    yield Violation(Invariant.ONCE, f"{record} was sent under one key, and lies at {_shown_positions(found)}")
                 if found and all(sent.operation in refused for sent in sent_together):
                     why = refused[sent_together[-1].operation]
                     yield Violation(
-                        Invariant.TRUTHFUL, f"{record} was refused ({why}) as not written, and lies at {_places(found)}"
+                        Invariant.TRUTHFUL, f"{record} was refused ({why}) as not written, and lies at {_shown_positions(found)}"
                     )
             for sent in sent_together:
                 if (answer := answers.get(sent.operation)) is not None:
-                    yield from self._answered(sent, answer, places)
+                    yield from self._answered(sent, answer, positions)
 
     def _answered(
-        self, sent: SentTogether, answer: Placed, places: Mapping[tuple[str, RecordId], Sequence[_Place]]
+        self, sent: SentTogether, answer: AnsweredTogether, positions: Mapping[tuple[str, RecordId], Sequence[_Position]]
     ) -> Iterable[Violation]:
         behind: set[str] = set()
-        for at, (record, reported) in enumerate(zip(sent.records, answer.places, strict=True)):
-            found = places.get((sent.topic, record), [])
-            if reported is not None and reported not in [(place.partition, place.offset) for place in found]:
+        for at, (record, reported) in enumerate(zip(sent.records, answer.positions, strict=True)):
+            found = positions.get((sent.topic, record), [])
+            if reported is not None and reported not in [(position.partition, position.offset) for position in found]:
                 what = f"{record} was acknowledged at offset {reported[1]} of partition {reported[0]} of {sent.topic}"
                 if found:
-                    yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {_places(found)}")
+                    yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {_shown_positions(found)}")
                 else:
                     yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
             if at in answer.refused:
                 behind.add(str(record))
                 if found and not sent.key:
-                    yield Violation(Invariant.TRUTHFUL, f"{record} was refused as not written, and lies at {_places(found)}")
+                    yield Violation(
+                        Invariant.TRUTHFUL, f"{record} was refused as not written, and lies at {_shown_positions(found)}"
+                    )
             elif behind and reported is not None and not sent.key:
                 yield Violation(Invariant.ORDERED, f"{record} was written behind {min(behind)}, which was refused")
 
@@ -342,9 +344,9 @@ class _Findings:
             for expected, (offset, record) in enumerate(records):
                 if offset != expected:
                     what = "twice" if offset < expected else "nowhere"
-                    place = min(offset, expected)
+                    index = min(offset, expected)
                     yield Violation(
-                        Invariant.UNIQUE, f"offset {place} of {partition} is there {what}: {record} follows at {offset}"
+                        Invariant.UNIQUE, f"offset {index} of {partition} is there {what}: {record} follows at {offset}"
                     )
                     break
             seen: dict[tuple[str, int, int], int] = {}
@@ -431,11 +433,11 @@ class _Findings:
         for partition in sorted({*self._history.from_bucket, *self._history.through_brokers} - self._history.deleted):
             alone = self._still_there(partition, self._history.from_bucket)
             served = self._still_there(partition, self._history.through_brokers)
-            for place in range(max(len(alone), len(served))):
-                on_bucket = _shown(alone, place)
-                at_broker = _shown(served, place)
+            for index in range(max(len(alone), len(served))):
+                on_bucket = _shown(alone, index)
+                at_broker = _shown(served, index)
                 if on_bucket != at_broker:
-                    evidence = f"record {place} of {partition} is {on_bucket} on the bucket, and {at_broker} through the brokers"
+                    evidence = f"record {index} of {partition} is {on_bucket} on the bucket, and {at_broker} through the brokers"
                     yield Violation(Invariant.SUFFICIENT, evidence)
                     break
 
@@ -454,15 +456,15 @@ class _Findings:
             yield Violation(Invariant.BOUNDED, f"{sample.what} reached {sample.value}; the bound is {sample.bound}")
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     topic_id: str
     partition: int
     offset: int
 
 
-def _places(found: Iterable[_Place]) -> str:
+def _shown_positions(found: Iterable[_Position]) -> str:
     return ", ".join(f"offset {offset} of {topic_id}/{partition}" for topic_id, partition, offset in sorted(found))
 
 
-def _shown(records: Sequence[tuple[int, RecordId]], place: int) -> str:
-    return f"{records[place][1]} at offset {records[place][0]}" if place < len(records) else "missing"
+def _shown(records: Sequence[tuple[int, RecordId]], index: int) -> str:
+    return f"{records[index][1]} at offset {records[index][0]}" if index < len(records) else "missing"

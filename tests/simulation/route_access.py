@@ -29,7 +29,7 @@ from segments.bucket.layout import parse_wal_key
 from segments.records.columns import encode_records
 from tests.simulation.access_judge import AccessFacts, Asked, Moment, Right, Span, judge
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, record_value
-from tests.simulation.history_checker import Fetched, Invariant, Placed, RecordId, Sent, SentTogether, Violation
+from tests.simulation.history_checker import AnsweredTogether, Fetched, Invariant, RecordId, Sent, SentTogether, Violation
 from tests.simulation.listener_calls import HttpCall, streamed
 from tests.simulation.route_clients import DENIALS, RouteClient, RouteClients, authorization
 from tests.simulation.route_cluster import RouteCluster
@@ -140,7 +140,7 @@ class RouteAccess:
 
     def note(self, asked: Asked) -> None:
         """Takes down what a guest saw."""
-        if asked.placed is not None:
+        if asked.position is not None:
             for broker in self._cluster.routed:
                 if not broker.ended and (session := broker.leadership.session) is not None:
                     self._sessions[session] = broker.name
@@ -165,8 +165,8 @@ class RouteAccess:
 
         def written_by(partition: str, offset: int) -> str | None:
             for run in contents.stored.get(partition, ()):
-                if run.base_offset <= offset <= run.last_offset and (place := parse_wal_key(run.key)) is not None:
-                    return self._sessions.get(place.session)
+                if run.base_offset <= offset <= run.last_offset and (parsed := parse_wal_key(run.key)) is not None:
+                    return self._sessions.get(parsed.session)
             return None
 
         return judge(self.facts, written_by)
@@ -228,13 +228,13 @@ class Guest(RouteClient):
         began_s: float,
         *,
         refused: str = "",
-        placed: tuple[str, int] | None = None,
+        position: tuple[str, int] | None = None,
         lasts: bool = False,
     ) -> None:
         right = Right(key.principal, operation, self._topic_name)
         if refused in DENIALS or not refused:
             now_s = virtual_loop().time()
-            self._access.note(Asked(self._name, broker.name, key.key_id, right, began_s, now_s, lasts, refused, placed))
+            self._access.note(Asked(self._name, broker.name, key.key_id, right, began_s, now_s, lasts, refused, position))
 
     def _records(self) -> tuple[RecordId, ...]:
         number = next(self._numbers)
@@ -259,12 +259,12 @@ class GuestPoster(Guest):
             self._note(broker, key, "write", began_s, refused=error.code)
             return
         results = answer["results"]
-        places = tuple(None if "error" in each else (int(each["partition"]), int(each["offset"])) for each in results)
+        positions = tuple(None if "error" in each else (int(each["partition"]), int(each["offset"])) for each in results)
         codes = [each["error"]["code"] if "error" in each else "" for each in results]
-        clients.record(Placed(operation, places, tuple(at for at, code in enumerate(codes) if code in DENIALS)))
-        for place, code in zip(places, codes, strict=True):
-            placed = None if place is None else (f"{topic.id}/{place[0]}", place[1])
-            self._note(broker, key, "write", began_s, refused=code, placed=placed)
+        clients.record(AnsweredTogether(operation, positions, tuple(at for at, code in enumerate(codes) if code in DENIALS)))
+        for result, code in zip(positions, codes, strict=True):
+            position = None if result is None else (f"{topic.id}/{result[0]}", result[1])
+            self._note(broker, key, "write", began_s, refused=code, position=position)
 
 
 class GuestReader(Guest):
@@ -350,7 +350,7 @@ class GuestStreamWriter(Guest):
             self._clients.refuse(response.correlation_id, error)
             self._note(broker, key, "write", began_s, refused=error.code)
         else:
-            self._note(broker, key, "write", began_s, placed=(str(partition), result.placements[0].base_offset))
+            self._note(broker, key, "write", began_s, position=(str(partition), result.placements[0].base_offset))
 
 
 def _message(topic: Topic, partition: TopicPartition, records: Sequence[RecordId], operation: int) -> bytes:

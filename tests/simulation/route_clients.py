@@ -26,7 +26,7 @@ from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.records.columns import encode_records
 from tests.simulation.bucket_reader import record_value
-from tests.simulation.history_checker import Acknowledged, Event, Placed, RecordId, Refused, Sent, SentTogether, Unknown
+from tests.simulation.history_checker import Acknowledged, AnsweredTogether, Event, RecordId, Refused, Sent, SentTogether, Unknown
 from tests.simulation.listener_calls import HttpCall, Metadata
 from tests.simulation.routed_broker import RoutedBroker, ended
 from tests.simulation.virtual_loop import virtual_loop
@@ -220,11 +220,11 @@ class KeyedClient(RouteClient):
             clients.refuse(operation, error)
             return False
         results = answer["results"]
-        places = [None if "error" in each else (int(each["partition"]), int(each["offset"])) for each in results]
+        positions = [None if "error" in each else (int(each["partition"]), int(each["offset"])) for each in results]
         for each in results:
             clients.judge_denial(each["error"]["code"] if "error" in each else "", broker)
-        clients.record(Placed(operation, tuple(places)))
-        is_whole = None not in places
+        clients.record(AnsweredTogether(operation, tuple(positions)))
+        is_whole = None not in positions
         clients.acknowledged += is_whole
         clients.unknown += not is_whole
         return is_whole
@@ -252,12 +252,12 @@ class PlainClient(RouteClient):
             clients.refuse(operation, error)
             return
         results = answer["results"]
-        places = tuple(None if "error" in result else (int(result["partition"]), int(result["offset"])) for result in results)
+        positions = tuple(None if "error" in result else (int(result["partition"]), int(result["offset"])) for result in results)
         codes = [result["error"]["code"] if "error" in result else "" for result in results]
         for code in codes:
             clients.judge_denial(code, broker)
         refused = tuple(at for at, code in enumerate(codes) if code and code != OutcomeUnknown.code)
-        clients.record(Placed(operation, places, refused))
+        clients.record(AnsweredTogether(operation, positions, refused))
 
 
 class _Batch(NamedTuple):

@@ -30,9 +30,9 @@ def facts(*asked: Asked, broker: BrokerFacts | None = None, leader: BrokerFacts 
 
 
 def asked(
-    began_s: float, ended_s: float, *, refused: str = "", lasts: bool = False, placed: tuple[str, int] | None = None
+    began_s: float, ended_s: float, *, refused: str = "", lasts: bool = False, position: tuple[str, int] | None = None
 ) -> Asked:
-    return Asked("guest", "b1", KEY, WRITE, began_s, ended_s, lasts, refused, placed)
+    return Asked("guest", "b1", KEY, WRITE, began_s, ended_s, lasts, refused, position)
 
 
 def judged(of: AccessFacts) -> list[str]:
@@ -80,8 +80,8 @@ def test_a_process_that_was_stopped_may_deliver_what_it_was_about_to() -> None:
 
 def test_a_leader_that_was_brought_the_revocation_must_not_append() -> None:
     heard = BrokerFacts(keys=[Moment(10.1, revision(13))])
-    assert judged(facts(asked(10.05, 10.3, placed=("t/0", 5)), leader=heard)) == []
-    [evidence] = judged(facts(asked(10.2, 10.3, placed=("t/0", 5)), leader=heard))
+    assert judged(facts(asked(10.05, 10.3, position=("t/0", 5)), leader=heard)) == []
+    [evidence] = judged(facts(asked(10.2, 10.3, position=("t/0", 5)), leader=heard))
     assert "b2 appended it" in evidence
 
 

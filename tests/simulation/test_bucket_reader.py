@@ -52,7 +52,7 @@ def test_what_lies_after_a_gap_is_hidden() -> None:
     assert found.hidden == {B: "in segment 2 of session 1, which ended before it"}
 
 
-def test_a_place_that_a_later_object_calls_committed_must_be_there() -> None:
+def test_a_segment_that_a_later_object_calls_committed_must_exist() -> None:
     found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 2, C), seals=[(1, 3)])
     assert found.missing == ["segment 1 of session 1"]
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.simulation.history_checker import (
     Acknowledged,
+    AnsweredTogether,
     Event,
     Fetched,
     GaveUp,
     History,
     Invariant,
-    Placed,
     RecordId,
     Refused,
     Sampled,
@@ -38,12 +38,12 @@ def sent(operation: int, *records: RecordId, idempotent: bool = True) -> Sent:
     return Sent(operation, P, records, idempotent)
 
 
-def placed(*records: RecordId, start: int = 0) -> tuple[tuple[int, RecordId], ...]:
+def with_offsets(*records: RecordId, start: int = 0) -> tuple[tuple[int, RecordId], ...]:
     return tuple(enumerate(records, start))
 
 
 def history(events: Sequence[Event], *log: RecordId) -> History:
-    return History(events, {P: placed(*log)}, {P: placed(*log)})
+    return History(events, {P: with_offsets(*log)}, {P: with_offsets(*log)})
 
 
 CLEAN = history(
@@ -51,14 +51,14 @@ CLEAN = history(
         sent(1, record(0), record(1)),
         sent(2, record(2)),
         Acknowledged(1, 0),
-        Fetched("r", P, 0, placed(record(0), record(1)), 2),
+        Fetched("r", P, 0, with_offsets(record(0), record(1)), 2),
         Unknown(2, "timeout"),
         sent(3, record(2, attempt=2)),
         Refused(3, "SESSION_FENCED"),
         sent(4, record(2, attempt=3)),
         Sampled("buffered bytes", 100, 100),
         Acknowledged(4, 2),
-        Fetched("r", P, 2, placed(record(2), start=2), 3),
+        Fetched("r", P, 2, with_offsets(record(2), start=2), 3),
         Fetched("r", P, 3, (), 3),
         sent(5, record(0, producer="plain"), idempotent=False),
         Refused(5, "THROTTLED"),
@@ -144,7 +144,7 @@ def test_two_readers_that_see_different_records_at_one_offset_break_uniqueness()
     events: list[Event] = [
         sent(1, record(0)),
         sent(2, record(0, producer="q")),
-        Fetched("r", P, 0, placed(record(0, producer="q")), 1),
+        Fetched("r", P, 0, with_offsets(record(0, producer="q")), 1),
     ]
     assert broken(history(events, record(0))) == [Invariant.UNIQUE]
 
@@ -179,9 +179,9 @@ def test_two_readers_may_be_at_different_high_watermarks() -> None:
 @pytest.mark.parametrize(
     "fetched",
     [
-        pytest.param(Fetched("r", P, 0, placed(record(0), record(1)), 1), id="past the high watermark"),
-        pytest.param(Fetched("r", P, 0, placed(record(1), start=1), 2), id="with a record left out"),
-        pytest.param(Fetched("r", P, 0, placed(record(0), record(1), record(2)), 3), id="of a record that is gone later"),
+        pytest.param(Fetched("r", P, 0, with_offsets(record(0), record(1)), 1), id="past the high watermark"),
+        pytest.param(Fetched("r", P, 0, with_offsets(record(1), start=1), 2), id="with a record left out"),
+        pytest.param(Fetched("r", P, 0, with_offsets(record(0), record(1), record(2)), 3), id="of a record that is gone later"),
     ],
 )
 def test_a_fetch_of_anything_but_the_committed_prefix_breaks_it(fetched: Fetched) -> None:
@@ -196,7 +196,7 @@ def test_an_acknowledgement_by_a_sealed_session_is_not_fenced_even_at_the_right_
 
 
 def test_a_record_after_the_seal_that_a_reader_saw_is_not_fenced() -> None:
-    seen = history([sent(1, record(0)), Fetched("r", P, 0, placed(record(0)), 1)])
+    seen = history([sent(1, record(0)), Fetched("r", P, 0, with_offsets(record(0)), 1)])
     assert broken(seen) == [Invariant.PREFIX]
     assert broken(replace(seen, hidden={record(0): "in session 1 after its seal"})) == [Invariant.FENCED]
 
@@ -222,7 +222,7 @@ def test_a_bucket_that_reads_otherwise_than_the_brokers_is_not_sufficient(
     on_bucket: list[RecordId], at_broker: list[RecordId]
 ) -> None:
     events: list[Event] = [sent(1, record(0)), sent(2, record(0, attempt=2))]
-    assert broken(History(events, {P: placed(*on_bucket)}, {P: placed(*at_broker)})) == [Invariant.SUFFICIENT]
+    assert broken(History(events, {P: with_offsets(*on_bucket)}, {P: with_offsets(*at_broker)})) == [Invariant.SUFFICIENT]
 
 
 @given(st.integers(1, 12), st.data())
@@ -233,14 +233,14 @@ def test_any_single_record_that_is_lost_or_doubled_or_moved_is_found(count: int,
         events += [sent(number, each), Acknowledged(number, number)]
     log = list(records)
     assert check(history(events, *log)) == []
-    place = data.draw(st.integers(0, count - 1))
+    index = data.draw(st.integers(0, count - 1))
     match data.draw(st.sampled_from(["lose", "double", "move"])):
         case "lose":
-            del log[place]
+            del log[index]
         case "double":
-            log.insert(data.draw(st.integers(0, count)), log[place])
+            log.insert(data.draw(st.integers(0, count)), log[index])
         case _:
-            log.insert(place, record(99, producer="another"))
+            log.insert(index, record(99, producer="another"))
     assert check(history(events, *log)) != []
 
 
@@ -262,12 +262,12 @@ ONE, TWO = record(0, producer="k/0"), record(0, producer="k/1")
 
 def over_partitions(events: Sequence[Event], *logs: Sequence[RecordId]) -> History:
     """Each log is a partition of the topic "orders"."""
-    log = {f"orders/{number}": placed(*records) for number, records in enumerate(logs)}
+    log = {f"orders/{number}": with_offsets(*records) for number, records in enumerate(logs)}
     return History(events, log, log)
 
 
 def test_a_request_that_is_repeated_and_written_once_is_clean() -> None:
-    events: list[Event] = [spread(1, ONE, TWO), Unknown(1, "timeout"), spread(2, ONE, TWO), Placed(2, ((0, 0), (1, 0)))]
+    events: list[Event] = [spread(1, ONE, TWO), Unknown(1, "timeout"), spread(2, ONE, TWO), AnsweredTogether(2, ((0, 0), (1, 0)))]
     assert check(over_partitions(events, [ONE], [TWO])) == []
 
 
@@ -276,10 +276,10 @@ def test_a_request_that_is_repeated_and_written_once_is_clean() -> None:
     [
         ([spread(1, ONE), spread(2, ONE)], ([ONE], [ONE]), Invariant.ONCE),
         ([spread(1, ONE, key="")], ([ONE], [ONE]), Invariant.UNIQUE),
-        ([spread(1, ONE), Placed(1, ((0, 0),))], ([], []), Invariant.DURABLE),
-        ([spread(1, ONE), Placed(1, ((0, 0),))], ([], [ONE]), Invariant.TRUTHFUL),
+        ([spread(1, ONE), AnsweredTogether(1, ((0, 0),))], ([], []), Invariant.DURABLE),
+        ([spread(1, ONE), AnsweredTogether(1, ((0, 0),))], ([], [ONE]), Invariant.TRUTHFUL),
         ([spread(1, ONE), Refused(1, "THROTTLED")], ([ONE],), Invariant.TRUTHFUL),
-        ([spread(1, ONE, TWO, key=""), Placed(1, (None, (0, 0)), refused=(0,))], ([TWO],), Invariant.ORDERED),
+        ([spread(1, ONE, TWO, key=""), AnsweredTogether(1, (None, (0, 0)), refused=(0,))], ([TWO],), Invariant.ORDERED),
     ],
     ids=["written twice", "sent once, written twice", "lost", "elsewhere", "refused", "behind a refused one"],
 )
@@ -291,14 +291,14 @@ def test_a_request_over_several_partitions_that_breaks_a_promise_is_found(
 
 def test_a_key_may_be_written_again_in_another_life_of_the_topic() -> None:
     events: list[Event] = [spread(1, ONE), spread(2, ONE)]
-    log = {"first/0": placed(ONE), "second/0": placed(ONE)}
+    log = {"first/0": with_offsets(ONE), "second/0": with_offsets(ONE)}
     names = {"first": "orders", "second": "orders"}
     assert check(History(events, log, log, topics=names)) == []
 
 
 @pytest.mark.parametrize(
     "reported",
-    [Fetched("s", P, 0, placed(record(0)), 1), GaveUp("s", P, "UNKNOWN_PARTITION")],
+    [Fetched("s", P, 0, with_offsets(record(0)), 1), GaveUp("s", P, "UNKNOWN_PARTITION")],
     ids=["not delivered to the end", "given up"],
 )
 def test_a_stream_that_leaves_records_of_its_topic_out_is_found(reported: Event) -> None:

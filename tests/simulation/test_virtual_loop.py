@@ -94,7 +94,7 @@ def test_a_timeout_strikes_in_virtual_time() -> None:
     assert run(main()) == 30.0
 
 
-def test_a_deadlock_is_named_with_the_place_where_each_task_waits() -> None:
+def test_a_deadlock_is_reported_with_the_line_at_which_each_task_waits() -> None:
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
 

@@ -288,8 +288,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         lines = []
         for task in sorted(asyncio.all_tasks(self), key=hash):
             frames = task.get_stack(limit=1)
-            place = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "not started"
-            lines.append(f"\n  {task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')}) at {place}")
+            location = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "not started"
+            lines.append(f"\n  {task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')}) at {location}")
         return "".join(lines)
 
 

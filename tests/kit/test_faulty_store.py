@@ -245,7 +245,7 @@ async def storm(seed: int) -> tuple[str, list[str]]:
 
     async def use(store: FaultyStore) -> None:
         for number in range(30):
-            await asyncio.gather(*(outcome(store, f"{number}/{place}") for place in range(3)))
+            await asyncio.gather(*(outcome(store, f"{number}/{index}") for index in range(3)))
             try:
                 await store.list("")
                 await store.get(f"{number}/0")

@@ -16,14 +16,14 @@ from tests.kit.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not forked")]
 
 
-def test_it_says_and_ends_as_one_that_was_started() -> None:
+def test_a_forked_tidelog_prints_and_exits_as_a_started_one() -> None:
     for arguments in (["--version"], ["consume"], ["topic", "list", "--url", "http://127.0.0.1:1"]):
         started = subprocess.run([*TIDELOG, *arguments], capture_output=True, check=False)
         forked = run_tidelog(arguments, timeout_s=60)
         assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-def test_it_has_the_environment_and_the_folder_that_it_was_given_and_nothing_of_another(tmp_path: Path) -> None:
+def test_a_forked_tidelog_has_only_the_given_environment_and_folder(tmp_path: Path) -> None:
     """Settings come from the environment: what is told of them shows which of them it has."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TIDELOG_URL": "http://127.0.0.1:1"}
     with TidelogProcess[bytes](
@@ -61,7 +61,7 @@ def test_a_broker_serves_is_ours_and_ends_by_the_signal_that_it_gets(tmp_path: P
 
 
 @pytest.mark.parametrize("process_group", [None, 0])
-def test_it_is_in_the_process_group_that_was_asked_for(process_group: int | None) -> None:
+def test_a_forked_tidelog_is_in_the_given_process_group(process_group: int | None) -> None:
     with TidelogProcess[bytes](
         [*TIDELOG, "produce", "orders"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, process_group=process_group
     ) as producer:

@@ -128,7 +128,7 @@ def test_a_broker_that_hangs_is_left_for_the_leader(monkeypatch: pytest.MonkeyPa
     with_two(test)
 
 
-def test_it_is_tried_again_when_the_leader_is_asked_again() -> None:
+def test_a_replica_that_failed_is_tried_again_at_the_next_fetch_from_the_leader() -> None:
     async def test(leader: SmallBroker, near: SmallBroker, log: tidelog.Client) -> None:
         near.fetch_refusals = {("orders", number): Corrupt("damaged") for number in range(3)}
         async with log.consume("orders") as consumer:

@@ -101,7 +101,7 @@ def test_packages_in_a_zip_file_are_found_there(in_front: Path, monkeypatch: pyt
     assert hidden_by("metadata") == str(path)
 
 
-def test_packages_that_lie_at_several_places_are_left_to_the_import(in_front: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_in_several_folders_are_left_to_the_import(in_front: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_check, "_HERE", str(in_front))
     assert hidden_by("metadata") is None
 

@@ -31,7 +31,7 @@ def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None
     asyncio.run(run())
 
 
-def test_its_error_is_raised_as_it_is() -> None:
+def test_an_error_of_the_first_completed_task_is_raised_unchanged() -> None:
     async def fails() -> None:
         raise LookupError("of a test")
 

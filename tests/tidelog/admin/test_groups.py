@@ -204,7 +204,7 @@ def test_a_seek_says_where_to(to: Any, shift: int | None, kind: str, value: Any)
     assert (asked.group, asked.validate_only, [part.topic for part in asked.topics]) == ("g", True, ["t"])
 
 
-def test_what_can_not_be_moved_says_why_and_has_no_place() -> None:
+def test_an_offset_that_cannot_be_moved_has_a_reason_and_no_position() -> None:
     rows = [
         wire.MovedOffset(topic="t", partition=1, after=4),
         wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=to_status(NoLeader("nobody leads", hint="Wait."))),

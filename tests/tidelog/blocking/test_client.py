@@ -45,7 +45,7 @@ def broker_in_thread() -> Iterator[SmallBroker]:
         thread.join()
 
 
-def test_it_has_every_public_method_of_the_client_with_its_signature() -> None:
+def test_the_blocking_client_has_every_public_method_of_the_client() -> None:
     log = tidelog.connect_sync()
     for twin, original in ((tidelog.BlockingClient, Client), (type(log.topics), Topics), (type(log.groups), Groups)):
         for name, method in inspect.getmembers(original, inspect.isfunction):
@@ -54,7 +54,7 @@ def test_it_has_every_public_method_of_the_client_with_its_signature() -> None:
                 assert getattr(twin, name).__doc__ == method.__doc__
 
 
-def test_it_produces_and_consumes() -> None:
+def test_the_blocking_client_produces_and_consumes() -> None:
     with broker_in_thread() as broker, tidelog.connect_sync(broker.address) as log:
         assert log.produce("orders", {"id": 7}, partition=0).offset == 0
         delivery = log.send("orders", 8, partition=0)
@@ -72,7 +72,7 @@ def test_it_produces_and_consumes() -> None:
         assert log.cluster().cluster_id == "c"
 
 
-def test_it_serves_several_threads() -> None:
+def test_the_blocking_client_serves_several_threads() -> None:
     with broker_in_thread() as broker, tidelog.connect_sync(broker.address) as log:
 
         def work(number: int) -> None:
@@ -207,7 +207,7 @@ def test_an_interrupt_ends_the_wait_of_leaving(monkeypatch: pytest.MonkeyPatch) 
         assert not [thread for thread in threading.enumerate() if thread.name == "tidelog client"]
 
 
-def test_its_thread_ends_with_it() -> None:
+def test_the_thread_of_the_blocking_client_ends_with_it() -> None:
     with broker_in_thread() as broker:
         with tidelog.connect_sync(broker.address) as log:
             log.produce("orders", 1)

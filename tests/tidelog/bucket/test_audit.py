@@ -276,13 +276,13 @@ def test_a_session_without_its_claim_is_damage() -> None:
     assert "the session has objects and no claim" in damage(audit(unclaimed))[0]
 
 
-@pytest.mark.parametrize("place", [0, 20, -1, -30])
-def test_a_bit_that_flips_anywhere_in_a_segment_is_found(place: int) -> None:
+@pytest.mark.parametrize("byte_offset", [0, 20, -1, -30])
+def test_a_bit_that_flips_anywhere_in_a_segment_is_found(byte_offset: int) -> None:
     async def flip(bucket: Bucket) -> None:
         await bucket.two_sessions()
 
         def change(body: bytearray) -> None:
-            body[place] ^= 1
+            body[byte_offset] ^= 1
 
         await bucket.change(1, 1, change)
 

@@ -354,7 +354,7 @@ def test_a_broker_begins_a_session_after_a_restore_though_another_had_taken_a_nu
     asyncio.run(main())
 
 
-def test_a_place_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
+def test_a_bucket_without_a_cluster_is_not_restored(tmp_path: Path) -> None:
     async def main() -> None:
         async with sqlite(tmp_path / "empty") as empty:
             with pytest.raises(Rejected, match="it has no cluster"):
@@ -441,9 +441,9 @@ def test_snapshots_that_follow_a_restore_stand_behind_all_that_are_there_though_
         await bucket.create(left, [b"damaged"])
         async with sqlite(tmp_path / "empty") as empty:
             await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
-            place = await take_snapshot(bucket, empty, LAYOUT, now_ms=now_ms)
-            assert place is not None
-            assert place.number == 501
+            position = await take_snapshot(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert position is not None
+            assert position.number == 501
 
     asyncio.run(main())
 

@@ -41,7 +41,7 @@ Death = tuple[Literal["before", "after"], int]
 
 
 @dataclass
-class Place:
+class ClusterBucket:
     """An S3 bucket, and what runs a broker or a restore on it."""
 
     s3: S3Server
@@ -76,10 +76,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def bucket(tmp_path: Path) -> Iterator[ClusterBucket]:
     with chosen_s3_server(tmp_path, build=False) as s3:
         url = f"s3://{s3.make_bucket()}/restored?endpoint={s3.endpoint_url}&region=us-east-1"
-        yield Place(s3, url, tmp_path)
+        yield ClusterBucket(s3, url, tmp_path)
 
 
 @contextmanager
@@ -176,10 +176,10 @@ def ends_or_is_refused(broker: Broker, *, within_s: float) -> None:
             time.sleep(0.1)
 
 
-async def await_on_bucket(place: Place, text: bytes) -> None:
+async def await_on_bucket(bucket: ClusterBucket, text: bytes) -> None:
     """Waits until the registration of a topic on the bucket holds this text."""
-    with patch.dict(os.environ, place.s3.environment):
-        store = await open_store(place.bucket_url)
+    with patch.dict(os.environ, bucket.s3.environment):
+        store = await open_store(bucket.bucket_url)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 found = False
@@ -191,18 +191,18 @@ async def await_on_bucket(place: Place, text: bytes) -> None:
             await store.close()
 
 
-def lose_etcd(place: Place, lost: EtcdMember) -> tuple[Written, list[int]]:
+def lose_etcd(bucket: ClusterBucket, lost: EtcdMember) -> tuple[Written, list[int]]:
     """A cluster with records, a group, and a setting that was changed after the snapshot; then broker and etcd are killed."""
-    with place.broker(lost) as broker:
+    with bucket.broker(lost) as broker:
         ask(broker, "POST", "/v1/topics", {"name": "orders", "partition_count": PARTITIONS})
         written = Written(ask(broker, "POST", "/v1/producers")["producer_id"])
         written.write(broker, 2)
         lost.control("put", GROUP, "generation 7")
         drain(broker)
-    with place.broker(lost) as broker:
+    with bucket.broker(lost) as broker:
         ask(broker, "PATCH", "/v1/topics/orders", {"settings": {"retention.ms": "604800001"}})
         written.write(broker, 3)
-        asyncio.run(await_on_bucket(place, b"604800001"))  # the controller copies an altered topic within seconds
+        asyncio.run(await_on_bucket(bucket, b"604800001"))  # the controller copies an altered topic within seconds
         before = epochs(broker)
         broker.kill()
     lost.kill()
@@ -211,30 +211,30 @@ def lose_etcd(place: Place, lost: EtcdMember) -> tuple[Written, list[int]]:
 
 @pytest.mark.timeout(1800)  # some thirty processes, one after the other
 def test_a_restore_that_is_killed_before_or_after_anything_that_it_writes_goes_on_to_the_same_end(
-    place: Place, tmp_path: Path
+    bucket: ClusterBucket, tmp_path: Path
 ) -> None:
     with etcd_in(tmp_path / "lost") as lost:
-        written, epochs_before = lose_etcd(place, lost)
+        written, epochs_before = lose_etcd(bucket, lost)
     with etcd_in(tmp_path / "empty") as empty, etcd_in(tmp_path / "other") as other:
         deaths = 0
         for number in count(1):
-            before = place.restore(empty, dies=("before", number))
+            before = bucket.restore(empty, dies=("before", number))
             if before.returncode == 0:
                 pytest.fail("a restore that wrote nothing says that it is done")
             if before.returncode != -signal.SIGKILL:
                 assert "are not empty" in before.stderr, before.stderr  # the one before died after its very last write
                 break
-            assert place.restore(empty, dies=("after", number)).returncode == -signal.SIGKILL
+            assert bucket.restore(empty, dies=("after", number)).returncode == -signal.SIGKILL
             deaths += 2
         assert deaths >= 6
         restored = contents(empty)
-        assert place.restore(other).returncode == 0
+        assert bucket.restore(other).returncode == 0
         others = contents(other)
         for key in NUMBERS:
             assert restored.pop(key) != others.pop(key), "each restore takes the next one"
         assert restored == others
         assert base64.b64decode(contents(empty)[GROUP]).decode() == "generation 7"
-        with place.broker(other) as broker:  # the one that was restored last
+        with bucket.broker(other) as broker:  # the one that was restored last
             written.check(broker)
             assert all(after > before for after, before in zip(epochs(broker), epochs_before, strict=True))
             assert ask(broker, "GET", "/v1/topics/orders")["settings"]["retention.ms"] in (604800001, "604800001")
@@ -244,41 +244,41 @@ def test_a_restore_that_is_killed_before_or_after_anything_that_it_writes_goes_o
             written.check(broker)
 
 
-def test_half_a_restore_lets_no_broker_in(place: Place, tmp_path: Path) -> None:
+def test_half_a_restore_lets_no_broker_in(bucket: ClusterBucket, tmp_path: Path) -> None:
     with etcd_in(tmp_path / "lost") as lost:
-        written, _ = lose_etcd(place, lost)
+        written, _ = lose_etcd(bucket, lost)
     with etcd_in(tmp_path / "empty") as empty:
-        assert place.restore(empty, dies=("after", 3)).returncode == -signal.SIGKILL
-        with place.broker(empty) as broker:
+        assert bucket.restore(empty, dies=("after", 3)).returncode == -signal.SIGKILL
+        with bucket.broker(empty) as broker:
             assert broker.process is not None
             assert broker.process.wait(PATIENCE_S) != 0
             assert "being restored" in broker.log.read_text()
-        restored = place.restore(empty)
+        restored = bucket.restore(empty)
         assert restored.returncode == 0, restored.stderr
-        with place.broker(empty) as broker:
+        with bucket.broker(empty) as broker:
             written.check(broker)
 
 
-def test_while_a_broker_runs_on_the_metadata_they_are_not_restored(place: Place, tmp_path: Path) -> None:
-    with etcd_in(tmp_path / "etcd") as etcd, place.broker(etcd) as broker:
+def test_while_a_broker_runs_on_the_metadata_they_are_not_restored(bucket: ClusterBucket, tmp_path: Path) -> None:
+    with etcd_in(tmp_path / "etcd") as etcd, bucket.broker(etcd) as broker:
         ask(broker, "POST", "/v1/topics", {"name": "orders", "partition_count": PARTITIONS})
         written = Written(ask(broker, "POST", "/v1/producers")["producer_id"])
         written.write(broker, 1)
-        refused = place.restore(etcd)
+        refused = bucket.restore(etcd)
         assert refused.returncode == 1
         assert "brokers are running on these metadata" in refused.stderr
         written.write(broker, 1)
         written.check(broker)
 
 
-def test_a_broker_of_before_that_still_runs_adds_nothing_after_the_restore(place: Place, tmp_path: Path) -> None:
+def test_a_broker_of_before_that_still_runs_adds_nothing_after_the_restore(bucket: ClusterBucket, tmp_path: Path) -> None:
     """Its etcd was not lost after all: only the one who restored could not reach it."""
-    with etcd_in(tmp_path / "first") as first, etcd_in(tmp_path / "second") as second, place.broker(first, "old") as old:
+    with etcd_in(tmp_path / "first") as first, etcd_in(tmp_path / "second") as second, bucket.broker(first, "old") as old:
         ask(old, "POST", "/v1/topics", {"name": "orders", "partition_count": PARTITIONS})
         written = Written(ask(old, "POST", "/v1/producers")["producer_id"])
         written.write(old, 2)
-        assert place.restore(second).returncode == 0
-        with place.broker(second, "new") as new:
+        assert bucket.restore(second).returncode == 0
+        with bucket.broker(second, "new") as new:
             written.check(new)
             ends_or_is_refused(old, within_s=PATIENCE_S / 2)
             assert old.process is not None

@@ -223,8 +223,8 @@ def test_explain_shows_where_a_record_lies(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-explain", "-p", "1")
     tidelog("produce", "cli-explain", stdin=b"a needle\n")
     (found,) = tidelog("explain", "cli-explain", "0", "0", "-o", "ndjson").documents
-    for place in (["-p", "0", "0"], ["--partition", "0", "--offset", "0"], ["0", "--offset", "0"]):
-        assert tidelog("explain", "cli-explain", *place, "-o", "ndjson").documents == [found]
+    for position in (["-p", "0", "0"], ["--partition", "0", "--offset", "0"], ["0", "--offset", "0"]):
+        assert tidelog("explain", "cli-explain", *position, "-o", "ndjson").documents == [found]
     path = Path(found["object_url"].removeprefix("file://"))
     assert b"a needle" in path.read_bytes()[found["range_start"] : found["range_end"]]
     tidelog("explain", "cli-explain", "0", "99", code=1)

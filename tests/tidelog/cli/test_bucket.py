@@ -17,7 +17,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "usage"])
-def test_a_place_without_a_cluster_is_never_called_sound(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bucket_without_a_cluster_is_never_called_sound(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bucket", command, "--bucket", f"file://{tmp_path}"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -202,7 +202,7 @@ def test_a_data_directory_that_is_not_there_is_not_made(tmp_path: Path, capsys: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_restores_an_etcd(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_restore_fills_an_empty_etcd(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = tmp_path / "bucket"
     shutil.move(data_dir / "bucket", bucket)
     with etcd_server.running_etcd(tmp_path) as member:

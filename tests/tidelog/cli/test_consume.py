@@ -93,18 +93,18 @@ def test_reading_goes_on_by_itself_where_it_was_told_to(tidelog_broker: BrokerPr
     assert b"offset 100 of consume-five/1 is outside of [0, 5]" in done.stderr
 
 
-@pytest.mark.parametrize("place", ["9" * 19, "@" + "9" * 19])
-def test_a_number_that_is_no_offset_and_no_time_is_bad_usage(tidelog_broker: BrokerProcess, five: str, place: str) -> None:
-    done = consume(tidelog_broker, five, f"--from={place}")
+@pytest.mark.parametrize("start", ["9" * 19, "@" + "9" * 19])
+def test_a_number_that_is_no_offset_and_no_time_is_bad_usage(tidelog_broker: BrokerProcess, five: str, start: str) -> None:
+    done = consume(tidelog_broker, five, f"--from={start}")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"beyond 64 bits" in done.stderr
 
 
-@pytest.mark.parametrize("place", ["2099-01-01", "-0"])
-def test_where_no_record_is_it_says_so(tidelog_broker: BrokerProcess, five: str, place: str) -> None:
-    done = consume(tidelog_broker, five, f"--from={place}")
+@pytest.mark.parametrize("start", ["2099-01-01", "-0"])
+def test_where_no_record_is_it_says_so(tidelog_broker: BrokerProcess, five: str, start: str) -> None:
+    done = consume(tidelog_broker, five, f"--from={start}")
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == f"no records in consume-five from {place} on\n".encode()
+    assert done.stderr == f"no records in consume-five from {start} on\n".encode()
 
 
 def test_who_finds_nothing_is_told_that_it_was_deleted(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:

@@ -64,7 +64,7 @@ def shares(log: tidelog.BlockingClient, group: str) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_it_goes_on_behind_what_it_printed(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+def test_a_group_consumer_resumes_after_the_last_printed_record(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
     topic = with_five(log, "group-five")
     assert values(consume(broker, topic, "--group", "five", "-o", "raw")) == [b"r%d" % n for n in range(5)]
     assert committed(log, "five")[topic, 1] == 5

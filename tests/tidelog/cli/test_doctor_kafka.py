@@ -18,7 +18,7 @@ from tidelog.cli.doctor.kafka import check_kafka
 pytestmark = pytest.mark.slow
 
 
-def look(folder: Path, *, http: bool = False, tls: TlsSettings | None = None, authentication: bool = False) -> list[Diagnosis]:
+def diagnose(folder: Path, *, http: bool = False, tls: TlsSettings | None = None, authentication: bool = False) -> list[Diagnosis]:
     """Returns what the doctor finds at the listener of a broker."""
 
     async def scenario() -> list[Diagnosis]:
@@ -30,14 +30,14 @@ def look(folder: Path, *, http: bool = False, tls: TlsSettings | None = None, au
 
 
 def test_a_listener_and_what_it_advertises_answer(tmp_path: Path) -> None:
-    listener, advertised = look(tmp_path)
+    listener, advertised = diagnose(tmp_path)
     assert (listener.status, advertised.status) == ("ok", "ok")
     assert "plain text, and advertises 1 broker" in listener.detail
     assert "node 0 advertises 127.0.0.1:" in advertised.detail
 
 
 def test_authentication_is_named(tmp_path: Path) -> None:
-    [found] = look(tmp_path, authentication=True)
+    [found] = diagnose(tmp_path, authentication=True)
     assert found.status == "warning"
     assert "needs authentication" in found.detail
     assert "SASL_PLAINTEXT" in found.remedy
@@ -45,13 +45,13 @@ def test_authentication_is_named(tmp_path: Path) -> None:
 
 def test_tls_is_found_and_spoken(tmp_path: Path) -> None:
     files = make_certificates(tmp_path / "certificates")
-    listener, advertised = look(tmp_path, tls=TlsSettings(tls_cert_file=files.cert, tls_key_file=files.key))
+    listener, advertised = diagnose(tmp_path, tls=TlsSettings(tls_cert_file=files.cert, tls_key_file=files.key))
     assert (listener.status, advertised.status) == ("ok", "ok")
     assert "over TLS" in listener.detail
 
 
 def test_another_protocol_is_named(tmp_path: Path) -> None:
-    [found] = look(tmp_path, http=True)
+    [found] = diagnose(tmp_path, http=True)
     assert found.status == "failed"
     assert "speaks HTTP" in found.detail
 

@@ -231,7 +231,9 @@ def test_a_seek_that_makes_a_group_says_so_first(tidelog: Commands) -> None:
 
 
 @pytest.mark.parametrize(("flags", "yes"), [(["--dry-run"], None), (["--yes"], None), ([], True)])
-def test_a_place_beyond_the_end_is_told_before_and_after_it_is_moved(tidelog: Commands, flags: list[str], yes: bool | None) -> None:
+def test_an_offset_beyond_the_end_is_reported_before_and_after_the_seek(
+    tidelog: Commands, flags: list[str], yes: bool | None
+) -> None:
     answers = Answers()
     answers.plan = [msgspec.structs.replace(a_move(0, 4, 10), reason="BEYOND_END", asked=9999), a_move(1, 4, 9999)]
     code, shown, said = tidelog(answers, "seek", "billing", "--to", "9999", *flags, yes=yes)

@@ -146,7 +146,7 @@ def test_reading_begins_within_the_clients_block() -> None:
     asyncio.run(run())
 
 
-def test_its_own_block_ends_the_reading() -> None:
+def test_leaving_the_block_of_the_consumer_ends_the_reading() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders") as consumer:
             assert await consumer.chunk()
@@ -260,7 +260,7 @@ def test_partitions_are_followed_to_their_new_leaders() -> None:
                     if len(seen) == 500:
                         break
                     if len(seen) % 100 == 0:
-                        a.leaders |= {place: "b" if leader == "a" else "a" for place, leader in a.leaders.items()}
+                        a.leaders |= {partition: "b" if leader == "a" else "a" for partition, leader in a.leaders.items()}
                         await log.produce_many("orders", _numbers(len(seen)))
         assert sorted(seen) == list(range(500))
         assert b.fetches

@@ -290,10 +290,10 @@ def test_a_session_that_ends_at_the_broker_is_waited_for_from_the_first_question
 class PassingFaults(dict[tuple[str, int], TidelogError]):
     """Each is met twice."""
 
-    def get(self, place: tuple[str, int], default: object = None) -> Any:
-        fault = super().get(place)
+    def get(self, partition: tuple[str, int], default: object = None) -> Any:
+        fault = super().get(partition)
         if fault is not None and "met" in fault.details:
-            del self[place]
+            del self[partition]
         elif fault is not None:
             fault.details["met"] = True
         return fault

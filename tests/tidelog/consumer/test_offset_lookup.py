@@ -44,7 +44,7 @@ def test_a_record_that_comes_while_a_time_is_looked_up_is_not_left_out(timestamp
 
 
 @pytest.mark.parametrize("start", [Earliest(), Latest(), LastRecords(3), SinceTimestamp(1_003)], ids=str)
-def test_what_is_wrong_with_one_partition_stands_in_its_place(start: Start) -> None:
+def test_the_error_of_one_partition_is_answered_beside_the_others(start: Start) -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         broker.read_faults["orders", 1] = Corrupt("damaged")
         connection = Connection([broker.address], ClientSettings())

@@ -14,19 +14,19 @@ THERE = FetchSource(NEAR, "b")
 AGAIN = FetchSource(LEADER, "")
 
 
-def places(client_rack: str = "b") -> PreferredReplicas:
+def replicas(client_rack: str = "b") -> PreferredReplicas:
     return PreferredReplicas(client_rack, age_s=AGE_S)
 
 
 def test_who_names_no_rack_fetches_from_leaders_alone() -> None:
-    held = places("")
+    held = replicas("")
     assert held.of(ONE, LEADER, 0) == AGAIN
     assert held.avoid([ONE], 0) == []
     assert held.of(ONE, NEXT, 1) == FetchSource(NEXT, "")
 
 
 def test_the_leader_is_asked_first_then_the_broker_that_it_names_and_the_leader_again_after_a_while() -> None:
-    held = places()
+    held = replicas()
     assert held.of(ONE, LEADER, 0) == ASKED
     held.prefer(ONE, NEAR, 10)
     assert (held.of(ONE, LEADER, 10), held.of(TWO, LEADER, 10)) == (THERE, ASKED)
@@ -38,7 +38,7 @@ def test_the_leader_is_asked_first_then_the_broker_that_it_names_and_the_leader_
 
 
 def test_a_broker_that_fails_is_left_for_the_leader_which_is_told_of_no_rack_for_a_while() -> None:
-    held = places()
+    held = replicas()
     held.prefer(ONE, NEAR, 0)
     assert held.avoid([ONE, TWO], 5) == [ONE], "what fails at its leader fails there"
     assert held.of(ONE, LEADER, 5) == AGAIN
@@ -48,18 +48,18 @@ def test_a_broker_that_fails_is_left_for_the_leader_which_is_told_of_no_rack_for
 
 
 def test_nobody_is_sent_in_circles() -> None:
-    held = places()
+    held = replicas()
     held.prefer(ONE, NEAR, 0)
     held.prefer(ONE, NEXT, 0)
     assert held.of(ONE, LEADER, 0) == AGAIN
-    held = places()
+    held = replicas()
     held.prefer(ONE, LEADER, 0)
     held.prefer(ONE, LEADER, 0)
     assert held.of(ONE, LEADER, 0) == AGAIN, "one that names itself"
 
 
 def test_a_partition_that_is_read_no_more_is_forgotten() -> None:
-    held = places()
+    held = replicas()
     held.prefer(ONE, NEAR, 0)
     held.forget(ONE)
     held.forget(TWO)

@@ -25,7 +25,7 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_it_waits_for_the_first_path_that_is_not_there_yet(
+def test_the_killer_waits_for_the_first_path_to_appear(
     victim: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, coming, later = (tmp_path / name for name in "012")
@@ -48,6 +48,6 @@ def test_it_waits_for_the_first_path_that_is_not_there_yet(
     assert victim.wait(60) == -signal.SIGKILL
 
 
-def test_it_does_not_wait_for_ever(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_the_killer_kills_its_victim_at_its_timeout(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
     kill_at_the_next([str(tmp_path / "never")], victim.pid, 0.01)
     assert victim.wait(60) == -signal.SIGKILL

@@ -69,7 +69,7 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
 @pytest.mark.slow
 @pytest.mark.own_spark
 @pytest.mark.timeout(900)
-def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Path) -> None:
+def test_the_demo_ends_with_the_rows_that_spark_reads_and_a_chart(tmp_path: Path) -> None:
     temporary, chart = tmp_path / "tmp", tmp_path / "delays.png"
     temporary.mkdir()
     command = demo_command("--rows", str(ROWS), "--chart", str(chart))
@@ -159,7 +159,7 @@ def test_an_interrupted_run_ends_its_broker_and_removes_its_files(number: signal
 
 
 @pytest.mark.slow
-def test_kept_files_stay_and_their_place_is_told(tmp_path: Path) -> None:
+def test_kept_files_stay_and_their_directory_is_printed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     flags = ["--rows", str(ROWS), "--keep", "--no-spark", "--data-dir", str(kept)]
     ran = demo_run(tmp_path, *flags)
@@ -192,18 +192,18 @@ READ = [
 ]
 
 
-def acknowledged(places: dict[tuple[int, int], bytes]) -> Half:
+def acknowledged(values: dict[tuple[int, int], bytes]) -> Half:
     half = Half("HTTP", [])
-    for place, value in places.items():
-        half.take_in(place, value)
+    for position, value in values.items():
+        half.take_in(position, value)
     return half
 
 
-TRUE_PLACES = {(0, 0): b"a1", (0, 1): b"a2", (3, 0): b"u1"}
+TRUE_VALUES = {(0, 0): b"a1", (0, 1): b"a2", (3, 0): b"u1"}
 
 
 def test_a_log_that_holds_each_row_where_it_was_said_to_be_passes() -> None:
-    check(FLIGHTS, [acknowledged(TRUE_PLACES)], READ)
+    check(FLIGHTS, [acknowledged(TRUE_VALUES)], READ)
 
 
 @pytest.mark.parametrize(
@@ -219,16 +219,16 @@ def test_a_log_that_holds_each_row_where_it_was_said_to_be_passes() -> None:
 )
 def test_one_wrong_row_fails_the_demo(read: list[Record], found: str) -> None:
     with pytest.raises(DemoFailed, match=found):
-        check(FLIGHTS, [acknowledged(TRUE_PLACES)], read)
+        check(FLIGHTS, [acknowledged(TRUE_VALUES)], read)
 
 
 def test_an_acknowledgement_that_named_another_offset_fails_the_demo() -> None:
     with pytest.raises(DemoFailed, match="2 acknowledgements named another offset"):
-        check(FLIGHTS, [acknowledged({**TRUE_PLACES, (0, 0): b"a2", (0, 1): b"a1"})], READ)
+        check(FLIGHTS, [acknowledged({**TRUE_VALUES, (0, 0): b"a2", (0, 1): b"a1"})], READ)
 
 
 def test_two_acknowledgements_of_the_same_offset_fail_the_demo() -> None:
-    half = acknowledged(TRUE_PLACES)
+    half = acknowledged(TRUE_VALUES)
     del half.values[0, 1]
     with pytest.raises(DemoFailed, match="the same offset"):
         check(FLIGHTS, [half], READ)

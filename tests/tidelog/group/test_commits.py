@@ -204,12 +204,12 @@ def test_who_commits_by_itself_commits_what_was_handed_out(tmp_path: Path) -> No
                     await consumer.commit()
                     assert (await committed(log))[record.partition] == 5
                     break
-            place = record.topic, record.partition
+            partition = record.topic, record.partition
             async for record in consumer:
                 if record.offset == 7:
                     await consumer.commit(record)
-                    assert await consumer.committed(place) == {place: 8}
-                    await consumer.commit({place: 2})
+                    assert await consumer.committed(partition) == {partition: 8}
+                    await consumer.commit({partition: 2})
                     assert (await committed(log))[record.partition] == 2
                     break
         assert (await committed(log))[record.partition] == 2, "nothing is committed unasked"

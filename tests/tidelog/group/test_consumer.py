@@ -276,12 +276,12 @@ def test_a_paused_partition_hands_out_nothing_until_it_is_resumed_and_loses_noth
             async for record in consumer:
                 values.append(record.json())
                 if record.offset == 4 and not consumer.paused():
-                    place = record.topic, record.partition
-                    consumer.pause(place)
+                    partition = record.topic, record.partition
+                    consumer.pause(partition)
                 if len(values) == 25:
                     break
-            assert consumer.paused() == [place]
-            assert consumer.positions[place] == 5
+            assert consumer.paused() == [partition]
+            assert consumer.positions[partition] == 5
             consumer.resume()
             values += await take(consumer, 5)
         assert sorted(values) == list(range(RECORDS))

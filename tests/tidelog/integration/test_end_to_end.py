@@ -185,8 +185,8 @@ def test_kill_minus_nine_under_an_idempotent_producer_loses_nothing_and_doubles_
             acks = [await delivery for delivery in deliveries]
             records = await follower
             assert len({(ack.partition, ack.offset) for ack in acks}) == count
-            place = {(record.partition, record.offset): record.json() for record in records}
-            assert [place[ack.partition, ack.offset] for ack in acks] == list(range(count)), "an acknowledgement lied"
+            value_at = {(record.partition, record.offset): record.json() for record in records}
+            assert [value_at[ack.partition, ack.offset] for ack in acks] == list(range(count)), "an acknowledgement lied"
             again = [record async for record in log.consume("orders", follow=False)]
             assert sorted(record.offset for record in again) == sorted(record.offset for record in records)
             return records

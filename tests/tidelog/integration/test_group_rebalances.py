@@ -17,15 +17,15 @@ pytestmark = pytest.mark.slow
 
 # Long enough for an answer on a busy machine: a heartbeat waits no longer for it.
 QUICK_BEATS = 200
-Place = tuple[str, int]
+TopicPartitionName = tuple[str, int]
 
 
 def test_a_partition_goes_to_another_member_when_its_caller_has_asked_for_more(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         await log.produce_many("orders", numbered(range(RECORDS, 90)))
-        revoked: list[Place] = []
+        revoked: list[TopicPartitionName] = []
 
-        async def tell(partitions: list[Place]) -> None:
+        async def tell(partitions: list[TopicPartitionName]) -> None:
             assert await one.committed(*partitions) == {partition: at[partition] for partition in partitions}
             revoked.extend(partitions)
 
@@ -34,12 +34,12 @@ def test_a_partition_goes_to_another_member_when_its_caller_has_asked_for_more(t
             log.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS, on_revoked=tell) as one,
             other.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS) as two,
         ):
-            at: dict[Place, int] = {}
+            at: dict[TopicPartitionName, int] = {}
             joining = None
             async for record in one:
-                place = record.topic, record.partition
-                assert place not in revoked
-                at[place] = record.offset + 1
+                partition = record.topic, record.partition
+                assert partition not in revoked
+                at[partition] = record.offset + 1
                 if joining is None and len(at) == 3:
                     joining = asyncio.create_task(two.chunk())
                 if joining is not None and not revoked:
@@ -76,7 +76,7 @@ def test_who_has_nothing_in_hand_of_what_goes_need_not_ask_for_more(tmp_path: Pa
 
 def test_a_member_that_leaves_leaves_its_partitions_to_the_others(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
-        assigned: list[Place] = []
+        assigned: list[TopicPartitionName] = []
         async with connected(broker) as other:
             two = other.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS)
             async with log.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS, on_assigned=assigned.extend) as one:

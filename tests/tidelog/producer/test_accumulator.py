@@ -160,7 +160,7 @@ def test_what_a_request_takes_counts_whole() -> None:
     assert len(accumulator.take(A, 0.0, bytes_max=4 * one.request_bytes - 1)) == 3
 
 
-def test_it_says_when_to_look_again() -> None:
+def test_the_accumulator_returns_the_time_of_the_next_check() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     (queue,) = queues(accumulator, 1)
     assert accumulator.wakes_at_s(A) is None
@@ -205,7 +205,7 @@ def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 1_500)), max_size=80))
-def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int, int, int]]) -> None:
+def test_the_accumulator_finds_the_same_batches_as_a_scan_of_all_queues(steps: list[tuple[int, int, int]]) -> None:
     accumulator = RecordAccumulator(SETTINGS)
     made = [accumulator.queue("orders", partition, way=A, topic_id="1") for partition in range(4)]
     wire: list[ProducerBatch] = []

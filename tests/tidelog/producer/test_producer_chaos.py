@@ -129,7 +129,7 @@ def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: in
             elif outcome.nothing_was_written:
                 assert not any(value in values for values in held), "it was said that nothing was written"
         assert len(worker.outcomes) + len(worker.given_up) == RECORDS, "a record without an outcome"
-        order = {value: place for place, value in enumerate(worker.values)}
+        order = {value: index for index, value in enumerate(worker.values)}
         for values in held:
-            places = [order[value] for value in values if value in order]
-            assert places == sorted(places), "out of order"
+            indexes = [order[value] for value in values if value in order]
+            assert indexes == sorted(indexes), "out of order"

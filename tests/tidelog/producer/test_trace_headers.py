@@ -27,6 +27,6 @@ def test_without_a_span_there_is_no_header() -> None:
     assert traceparent_headers()((("a", b"1"),)) == (("a", b"1"),)
 
 
-def test_it_is_on_or_off() -> None:
+def test_trace_headers_must_be_on_or_off() -> None:
     with pytest.raises(InvalidArgument, match="trace_headers"):
         ClientSettings(trace_headers="yes")  # type: ignore[arg-type]

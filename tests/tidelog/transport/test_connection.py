@@ -196,7 +196,7 @@ def test_what_a_call_has_met_is_gone_with_it() -> None:
     with_connection(test, settings_from(quick(request_timeout_ms=300)))
 
 
-def test_those_who_are_asked_to_come_later_do_not_all_come_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_clients_do_not_all_retry_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "random", lambda: 1.0)  # the latest: half as long again as the broker has said
 
     async def test(broker: SmallBroker, connection: Connection) -> None:

@@ -25,7 +25,7 @@ def test_where_none_answers_the_one_whose_silence_is_the_longest_ago_is_asked() 
     assert met.choose([A, B, C]) == B
 
 
-def test_one_that_says_that_it_can_not_work_is_asked_last_and_is_not_silent() -> None:
+def test_a_broker_that_answers_unavailable_is_asked_last_but_is_not_silent() -> None:
     met = Reachability()
     met.gave_no_answer(A, 1.0)
     met.can_not_connect(B, 2.0)
@@ -79,7 +79,7 @@ def test_nothing_is_remembered_of_brokers_that_are_gone() -> None:
     assert met.choose([A, B]) == A
 
 
-def test_those_whose_answers_do_not_help_are_asked_behind_the_others_in_turn() -> None:
+def test_brokers_with_outdated_answers_are_asked_in_turn_after_the_others() -> None:
     met = Reachability()
     met.answered_older(A, 1.0)
     assert met.choose([A, B, C]) == B

@@ -155,7 +155,7 @@ def test_a_bucket_of_another_cluster_is_refused(tmp_path: Path, capsys: pytest.C
     assert "belongs to cluster" in capsys.readouterr().err
 
 
-def test_it_runs_until_sigterm_and_ends_well(tmp_path: Path) -> None:
+def test_tidelog_compact_runs_until_sigterm_and_exits_with_success(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     produced(directory)
     command = [*TIDELOG, "compact", "--data-dir", str(directory), "--compaction-due-age-ms", "1"]

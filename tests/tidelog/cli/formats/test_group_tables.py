@@ -134,7 +134,7 @@ def test_what_the_tables_do_not_say_is_said_under_them(group: GroupInfo, said: l
 # ── what a seek moves ──
 
 
-def test_a_move_to_another_place_than_was_asked_for_says_why() -> None:
+def test_a_move_to_another_offset_than_asked_for_has_a_reason() -> None:
     moved = [
         msgspec.structs.replace(a_move(10, 60), reason="BEYOND_END", asked=500),
         msgspec.structs.replace(a_move(60, 10), reason="BEFORE_START", asked=3),

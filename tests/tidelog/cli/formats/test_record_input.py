@@ -145,8 +145,8 @@ def test_csv_in_pieces_gives_the_same_records(rows: list[tuple[str, str]], cuts:
 
 
 def _same_in_pieces(options: InputOptions, data: bytes, cuts: list[int]) -> None:
-    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[start:end] for start, end in pairwise(places)]
+    bounds = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[start:end] for start, end in pairwise(bounds)]
     assert records(pieces, options) == records(data, options)
 
 

@@ -270,8 +270,8 @@ def test_a_commit_of_a_cursor_is_not_answered_before_this_broker_has_heard_of_al
         if hears:
             world.view.hears(LAG_S, payments)
         world.broker.cluster_id, world.broker.groups = "c", SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]
-        owner, place = CursorOwner("c", "g", MemberId("m")), TopicPartition(OTHER, Partition(0))
-        read = {P0: CursorEntry(7, must_stay=True), place: CursorEntry(9, must_stay=True)}
+        owner, partition = CursorOwner("c", "g", MemberId("m")), TopicPartition(OTHER, Partition(0))
+        read = {P0: CursorEntry(7, must_stay=True), partition: CursorEntry(9, must_stay=True)}
         body = {"generation": 1, "cursor": encode_cursor(Cursor(Generation(1), read), owner)}
         call = CommitCall("g", MemberId("m"), msgspec.json.encode(body), [])
         committing = HttpGroupOffsets(world.broker).commit(cast(Any, call))
@@ -281,7 +281,7 @@ def test_a_commit_of_a_cursor_is_not_answered_before_this_broker_has_heard_of_al
             assert committed == []
             return
         await committing
-        assert committed == [P0, place]
+        assert committed == [P0, partition]
         assert [(each.topic, each.offset) for each in call.answers[0].offsets] == [("orders", 7), ("payments", 9)]
 
     simulated(scenario)

@@ -11,6 +11,7 @@
         ConditionFailed          the log's end, or a revision, is not the expected one
         OutOfOrderSequence       an idempotent producer left a gap
         UnknownProducer          its state expired: take a new producer id
+        DuplicateSequence        the batch is in the log already, at offsets that are not remembered
         IdempotencyKeyReused     the same key came with another payload
         Denied                   credentials or permissions
           Unauthenticated        the client has not proven who it is
@@ -190,6 +191,13 @@ class UnknownProducer(OutOfOrderSequence):
 
     code = "UNKNOWN_PRODUCER"
     default_hint = "The producer's state has expired. Take a new producer id and begin at sequence 0."
+
+
+class DuplicateSequence(OutOfOrderSequence):
+    """Reports that the batch repeats one that is committed, and whose offsets the broker no longer remembers."""
+
+    code = "DUPLICATE_SEQUENCE"
+    default_hint = "Count the batch as written; its offsets are not known."
 
 
 class IdempotencyKeyReused(Rejected):

@@ -94,6 +94,7 @@ class PartitionLog:
             base_sequence=header.base_sequence,
             last_sequence=header.last_sequence,
             now_ms=now_ms if expires_ms is None else expires_ms,
+            high_watermark=self.high_watermark,
         )
         if repeated is not None:
             return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)

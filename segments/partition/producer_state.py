@@ -4,7 +4,8 @@ What lies below `compacted_to` is in no footer any more, so a manifest takes it 
 
 The rules of KIP-98, with the last five batches of each producer, and sequences that wrap from 2^31-1 to 0. One rule is stricter
 than Kafka's: a producer that is not remembered must begin at sequence 0. Kafka takes any sequence then, and so lets a later
-batch of a pipeline in when the first was refused.
+batch of a pipeline in when the first was refused. So all sequences of an epoch below the remembered ones are in the log, and a
+batch of these is a repeat.
 
 All partitions of a broker share one ProducerRoom: thousands of them, each with its own bound alone, would remember more than there
 is memory for.
@@ -25,11 +26,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
+from metadata.errors import DuplicateSequence, IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from metadata.model import NO_PRODUCER, Offset, ProducerId
 from segments.history.manifest import RememberedBatch, RememberedProducer
 
-# A Kafka client keeps at most five requests in flight, so an older repeat can't come.
+# A Kafka client keeps at most five requests in flight. An acknowledged batch behind one whose answer was lost is not one of them.
+# So Java's client may repeat a batch that is older than the last five.
 BATCHES_REMEMBERED: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
 ONE_SHOT: Final = 2**62
@@ -125,11 +127,12 @@ class ProducerStates:
         return len(self._producers) + len(self._one_shots)
 
     def check(
-        self, *, producer_id: ProducerId, epoch: int, base_sequence: int, last_sequence: int, now_ms: int
+        self, *, producer_id: ProducerId, epoch: int, base_sequence: int, last_sequence: int, now_ms: int, high_watermark: int
     ) -> SequencedBatch | None:
         """Returns the batch that this one repeats; None if it is new and may be appended.
 
-        Raises ProducerFenced for an older epoch, UnknownProducer or OutOfOrderSequence for a gap, IdempotencyKeyReused.
+        Raises ProducerFenced for an older epoch, UnknownProducer or OutOfOrderSequence for a gap, IdempotencyKeyReused, and
+        DuplicateSequence for a repeat of a committed batch that is older than those remembered.
         """
         if producer_id == NO_PRODUCER:
             return None
@@ -159,6 +162,12 @@ class ProducerStates:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         expected = next_sequence(producer.batches[-1].last_sequence)
+        if _is_forgotten(producer, base_sequence=base_sequence, last_sequence=last_sequence, high_watermark=high_watermark):
+            raise DuplicateSequence(
+                f"producer {producer_id} sent sequences {base_sequence} to {last_sequence} again; their offsets are not remembered",
+                producer_id=producer_id,
+                expected_sequence=expected,
+            )
         if base_sequence != expected:
             raise OutOfOrderSequence(
                 f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
@@ -251,6 +260,17 @@ class ProducerStates:
 
 def _table_of(producer_id: ProducerId) -> int:
     return int(producer_id >= ONE_SHOT)
+
+
+def _is_forgotten(producer: _Producer, *, base_sequence: int, last_sequence: int, high_watermark: int) -> bool:
+    """Returns whether a batch is certainly committed, and older than all that are remembered of its producer and epoch.
+
+    While the sequence wraps within the remembered batches, no batch is: a lower sequence may lie behind them or ahead of them.
+    """
+    oldest, newest = producer.batches[0], producer.batches[-1]
+    if oldest.base_sequence > newest.last_sequence:
+        return False
+    return base_sequence <= last_sequence < oldest.base_sequence and oldest.last_offset < high_watermark
 
 
 def _check_one_shot(producer: _Producer | None, *, base_sequence: int, last_sequence: int) -> SequencedBatch | None:

@@ -89,7 +89,8 @@ class AnsweredTogether(NamedTuple):
 
 class Acknowledged(NamedTuple):
     operation: int
-    base_offset: int
+    # None: the broker knows that the batch is in the log, and no longer where.
+    base_offset: int | None
 
 
 class Refused(NamedTuple):
@@ -229,8 +230,10 @@ class _Findings:
                 continue
             sent = self._sent[event.operation]
             for delta, record in enumerate(sent.records):
-                reported, where = event.base_offset + delta, self._where(sent, record)
-                what = f"{record} of {sent.partition} was acknowledged at offset {reported}"
+                where = self._where(sent, record)
+                reported = where if event.base_offset is None else event.base_offset + delta
+                place = "without an offset" if event.base_offset is None else f"at offset {reported}"
+                what = f"{record} of {sent.partition} was acknowledged {place}"
                 if sent.acks_all and record in self._history.hidden and (sent.partition, record) not in self._offsets:
                     yield Violation(
                         Invariant.FENCED, f"{what} by a session that was sealed: it lies {self._history.hidden[record]}"
@@ -239,7 +242,7 @@ class _Findings:
                     yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
                 elif where is not None and where != reported:
                     yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {where}")
-                elif sent.acks_all and self._is_lost(sent, record, reported):
+                elif sent.acks_all and reported is not None and self._is_lost(sent, record, reported):
                     yield Violation(Invariant.DURABLE, f"{what} and can't be read there")
 
     def _is_lost(self, sent: Sent, record: RecordId, offset: int) -> bool:

@@ -52,6 +52,8 @@ SENT_AGAIN: Final = frozenset(
 # Of a batch behind one that is not in the log. Clients send it again once those before it are acknowledged, in the same epoch or,
 # after UNKNOWN_PRODUCER_ID, in the next one. Here the epoch stays.
 OUT_OF_ORDER: Final = frozenset({45, 59})
+# DUPLICATE_SEQUENCE_NUMBER, of a batch that is in the log. Clients take it for an acknowledgement without an offset.
+ALREADY_WRITTEN: Final = 46
 NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 # max.in.flight.requests.per.connection
 IN_FLIGHT_MAX: Final = 5
@@ -323,13 +325,15 @@ class KafkaProducer(RouteClient):
             attempt.batch.again_s = virtual_loop().time() + self._chance.choice((0.02, 0.1, 0.5)) * self._chance.random()
             if lost is not None:
                 self._clients.refuse(attempt.operation, lost)
-            elif results[attempt.partition].error_code:
-                self._refused(client, line, attempt, results[attempt.partition])
-            else:
-                lane.batches.remove(attempt.batch)
-                self._clients.acknowledged += 1
-                self._clients.kafka_acknowledged += 1
-                self._clients.record(Acknowledged(attempt.operation, results[attempt.partition].base_offset))
+                continue
+            result = results[attempt.partition]
+            if result.error_code not in {0, ALREADY_WRITTEN}:
+                self._refused(client, line, attempt, result)
+                continue
+            lane.batches.remove(attempt.batch)
+            self._clients.acknowledged += 1
+            self._clients.kafka_acknowledged += 1
+            self._clients.record(Acknowledged(attempt.operation, None if result.error_code else result.base_offset))
 
     def _refused(self, client: KafkaClient, line: KafkaLine, attempt: _Attempt, result: Any) -> None:
         """Notes a batch that is to be sent again."""

@@ -90,6 +90,14 @@ def test_an_acknowledged_record_that_is_gone_is_not_durable() -> None:
     ]
 
 
+def test_an_acknowledgement_without_an_offset_holds_wherever_the_record_lies() -> None:
+    events: list[Event] = [sent(1, record(0)), Unknown(1, "reset"), sent(2, record(0, attempt=2)), Acknowledged(2, None)]
+    assert check(history(events, record(0))) == []
+    assert check(history(events)) == [
+        Violation(Invariant.DURABLE, "p#0.2 of orders/0 was acknowledged without an offset and is not in the log")
+    ]
+
+
 def test_an_acknowledged_attempt_of_a_plain_producer_is_not_replaced_by_another_attempt() -> None:
     events: list[Event] = [
         sent(1, record(0), idempotent=False),

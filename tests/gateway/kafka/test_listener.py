@@ -182,6 +182,10 @@ def test_a_repeated_batch_has_the_offsets_of_the_first_time(tmp_path: Path) -> N
             assert (again.error_code, again.base_offset) == (0, first.base_offset)
             gap = await produced(client, 9, produce(topic, sequenced_batch(given.producer_id, 5, b"b")))
             assert gap.error_code == 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+            for sequence in range(1, 6):
+                await produced(client, 9, produce(topic, sequenced_batch(given.producer_id, sequence, b"c")))
+            forgotten = await produced(client, 9, produce(topic, batch))
+            assert (forgotten.error_code, forgotten.base_offset) == (46, -1)  # DUPLICATE_SEQUENCE_NUMBER
 
     run(tmp_path, scenario)
 

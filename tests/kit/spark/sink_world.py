@@ -173,6 +173,7 @@ class ModelBrokers:
             base_sequence=header.base_sequence,
             last_sequence=header.last_sequence,
             now_ms=self.clock(),
+            high_watermark=len(held.values),
         )
         if repeated is not None:
             return

@@ -57,6 +57,7 @@ class PartitionOfSmallBroker:
             base_sequence=header.base_sequence,
             last_sequence=header.last_sequence,
             now_ms=0,
+            high_watermark=self.end,
         )
         if repeated is not None:
             return repeated.base_offset

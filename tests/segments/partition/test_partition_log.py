@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import ConditionFailed, InvalidTimestamp, OutOfOrderSequence, OutOfRange
+from metadata.errors import ConditionFailed, DuplicateSequence, InvalidTimestamp, OutOfOrderSequence, OutOfRange
 from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition.partition_log import Appended, Bounds, PartitionLog
-from segments.partition.producer_state import ONE_SHOT, ProducerStates, SequencedBatch
+from segments.partition.producer_state import BATCHES_REMEMBERED, ONE_SHOT, ProducerStates, SequencedBatch
 from tests.kit.segments.batches import EPOCH, ORDERS, batch_of, header_of, sequenced_batch
 
 
@@ -105,6 +105,18 @@ def test_a_repeat_is_recognised_before_its_expected_offset_is_looked_at() -> Non
     log = partition_log()
     first = append(log, sequenced_batch(1, 0), expected_offset=0)
     assert append(log, sequenced_batch(1, 0), expected_offset=0) == first._replace(duplicate=True)
+
+
+def test_a_repeat_whose_offsets_are_forgotten_is_a_duplicate_once_it_is_committed() -> None:
+    log = partition_log()
+    for sequence in range(BATCHES_REMEMBERED + 1):
+        append(log, sequenced_batch(1, sequence))
+    with pytest.raises(OutOfOrderSequence, match="6 comes next"):
+        append(log, sequenced_batch(1, 0))
+    log.commit(base_offset=Offset(0), last_offset=Offset(5))
+    with pytest.raises(DuplicateSequence):
+        append(log, sequenced_batch(1, 0))
+    assert log.end_offset == 6
 
 
 @pytest.mark.parametrize("refused", ["condition", "sequence"])

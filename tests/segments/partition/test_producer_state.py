@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
+from metadata.errors import DuplicateSequence, IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from metadata.model import NO_PRODUCER, Offset, ProducerId
 from segments.partition.producer_state import (
     BATCHES_REMEMBERED,
@@ -30,13 +30,20 @@ class Leader:
     def __init__(self, *, producers_max: int = 100) -> None:
         self.states = ProducerStates(producers_max=producers_max, expiry_ms=EXPIRY_MS)
         self.end_offset = 0
+        # Batches at this offset and behind it are not committed.
+        self.committed_max = 2**62
         self.now_ms = 0
 
     def send(self, producer: int, base: int, records: int = 1, *, epoch: int = 0) -> SequencedBatch:
         """The batch as it was appended now, or before when this one repeats it."""
         last = (base + records - 1) % (SEQUENCE_MAX + 1)
         repeated = self.states.check(
-            producer_id=ProducerId(producer), epoch=epoch, base_sequence=base, last_sequence=last, now_ms=self.now_ms
+            producer_id=ProducerId(producer),
+            epoch=epoch,
+            base_sequence=base,
+            last_sequence=last,
+            now_ms=self.now_ms,
+            high_watermark=min(self.end_offset, self.committed_max),
         )
         if repeated is not None:
             return repeated
@@ -67,12 +74,37 @@ def test_a_repeat_is_answered_with_the_offsets_of_the_first_time() -> None:
     assert leader.end_offset == 5
 
 
-def test_the_last_five_batches_are_remembered_and_an_older_one_is_out_of_order() -> None:
+def test_the_last_five_batches_are_remembered_and_an_older_one_is_a_duplicate_without_offsets() -> None:
+    """Java's client repeats it: its answer was lost, one behind it was acknowledged, and then four more were written."""
     leader = Leader()
     sent = [leader.send(ALICE, sequence) for sequence in range(BATCHES_REMEMBERED + 1)]
     assert [leader.send(ALICE, sequence) for sequence in range(1, 6)] == sent[1:]
-    with pytest.raises(OutOfOrderSequence, match="sent sequence 0; 6 comes next"):
+    with pytest.raises(DuplicateSequence, match="sent sequences 0 to 0 again") as refusal:
         leader.send(ALICE, 0)
+    assert refusal.value.details["expected_sequence"] == 6
+    assert leader.end_offset == 6
+
+
+def test_a_batch_is_no_duplicate_until_the_oldest_remembered_one_is_committed() -> None:
+    leader = Leader()
+    for sequence in range(BATCHES_REMEMBERED + 1):
+        leader.send(ALICE, sequence)
+    leader.committed_max = 1
+    with pytest.raises(OutOfOrderSequence, match="sent sequence 0; 6 comes next") as refusal:
+        leader.send(ALICE, 0)
+    assert type(refusal.value) is OutOfOrderSequence
+    leader.committed_max = 2
+    with pytest.raises(DuplicateSequence):
+        leader.send(ALICE, 0)
+
+
+def test_a_batch_of_forgotten_and_remembered_records_is_out_of_order() -> None:
+    leader = Leader()
+    for sequence in range(BATCHES_REMEMBERED + 1):
+        leader.send(ALICE, sequence)
+    with pytest.raises(OutOfOrderSequence) as refusal:
+        leader.send(ALICE, 0, records=2)
+    assert type(refusal.value) is OutOfOrderSequence
 
 
 def test_a_gap_is_refused_and_leaves_the_next_sequence_where_it_was() -> None:
@@ -236,15 +268,16 @@ def test_repeats_are_recognised_and_gaps_are_refused_whatever_the_order(steps: l
             sent.append(leader.send(producer, following, records))
             assert sent[-1].last_offset + 1 == leader.end_offset
         elif distance > 0:
-            with pytest.raises(OutOfOrderSequence):
+            with pytest.raises(OutOfOrderSequence) as refusal:
                 leader.send(producer, following + distance, records)
+            assert not isinstance(refusal.value, DuplicateSequence)
         elif -distance <= len(sent):
             batch = sent[distance]
             length = batch.last_sequence - batch.base_sequence + 1
             if -distance <= BATCHES_REMEMBERED:
                 assert leader.send(producer, batch.base_sequence, length) == batch
             else:
-                with pytest.raises(OutOfOrderSequence):
+                with pytest.raises(DuplicateSequence):
                     leader.send(producer, batch.base_sequence, length)
     appended = sorted(batch for batches in accepted.values() for batch in batches)
     assert sum(batch.last_offset - batch.base_offset + 1 for batch in appended) == leader.end_offset

@@ -472,6 +472,7 @@ class ModelBroker:
             base_sequence=request.base_sequence,
             last_sequence=last_sequence,
             now_ms=0,
+            high_watermark=len(self.log),
         )
         if repeated is not None:
             return repeated.base_offset

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 import tidelog
-from metadata.errors import OutOfOrderSequence, TidelogError, Unavailable
+from metadata.errors import DuplicateSequence, TidelogError, Unavailable
 from segments.records.partitioner import partition_of
 from spark.data_source import TidelogDataSource
 from spark.runtime.bucket_thread import BucketThread
@@ -304,7 +304,7 @@ def test_an_attempt_goes_on_where_a_broker_says_that_an_earlier_one_ended(
         writer.commit(messages)
     assert refused == []
     writer.commit(messages)
-    assert refused[0] is OutOfOrderSequence
+    assert refused[0] is DuplicateSequence, "its first batches are older than those that the broker remembers"
     assert cluster.values("broken-off") == names
 
 

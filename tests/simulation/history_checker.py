@@ -232,8 +232,8 @@ class _Findings:
             for delta, record in enumerate(sent.records):
                 where = self._where(sent, record)
                 reported = where if event.base_offset is None else event.base_offset + delta
-                place = "without an offset" if event.base_offset is None else f"at offset {reported}"
-                what = f"{record} of {sent.partition} was acknowledged {place}"
+                assigned = "without an offset" if event.base_offset is None else f"at offset {reported}"
+                what = f"{record} of {sent.partition} was acknowledged {assigned}"
                 if sent.acks_all and record in self._history.hidden and (sent.partition, record) not in self._offsets:
                     yield Violation(
                         Invariant.FENCED, f"{what} by a session that was sealed: it lies {self._history.hidden[record]}"

@@ -116,6 +116,7 @@ def test_what_strikes_all_names_no_broker() -> None:
     assert all((blow.broker == "") == (blow.kind in OF_ALL_BROKERS) for blow in islice(plan(5), 200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_blow_leaves_the_cluster_whole(kind: Kind, tmp_path: Path) -> None:
     cluster = Recorded(tmp_path / "history")
@@ -126,6 +127,7 @@ def test_every_blow_leaves_the_cluster_whole(kind: Kind, tmp_path: Path) -> None
         assert not cluster.history.events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_blow_that_is_broken_off_leaves_the_cluster_whole(kind: Kind, tmp_path: Path) -> None:
     cluster = Recorded(tmp_path / "history")

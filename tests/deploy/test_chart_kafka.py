@@ -140,6 +140,7 @@ def test_the_policy_admits_the_same_clients_at_each_listener() -> None:
     assert ports(CASES["Kafka, one load balancer"]) == ["http", "grpc", "kafka", "kafka-external"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -168,6 +168,7 @@ def rendered(case: str) -> Rendered:
     return render(values, with_least="dev" not in values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_kubernetes_takes_every_object(case: str) -> None:
     for each in rendered(case).objects:
@@ -181,6 +182,7 @@ def test_the_schemas_would_tell_of_a_fault() -> None:
             assert faults(each | {"spek": {}}, of_kubernetes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_helm_s_strict_lint_finds_nothing(case: str) -> None:
     values = CASES[case] if "dev" in CASES[case] else merged(LEAST, CASES[case])
@@ -261,6 +263,7 @@ def test_a_bucket_and_an_etcd_are_enough() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "kinds"),
     [

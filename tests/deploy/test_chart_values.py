@@ -32,6 +32,7 @@ def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], rep
     assert reported in refusal(values, with_least=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
@@ -72,6 +73,7 @@ def test_values_that_make_no_sense_together_are_refused(values: dict[str, Any], 
     assert reported in refusal(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "reported"),
     [
@@ -125,6 +127,7 @@ def test_settings_of_the_chart_s_own_are_settings() -> None:
     assert own.keys() <= known_settings().keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_every_setting_that_is_rendered_is_one_of_the_broker(case: str) -> None:
     values = CASES[case]

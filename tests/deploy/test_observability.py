@@ -149,6 +149,7 @@ def commands_of(text: str) -> set[str]:
     return {" ".join(found.split()) for found in (*typed, *re.findall(r"`(tidelog [^`]*)`", prose))}
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_runbook_are_commands() -> None:
     typed = {command for path in RUNBOOK.glob("*.md") for command in commands_of(path.read_text(encoding="utf-8"))}
     assert len(typed) > 15

@@ -175,6 +175,7 @@ def test_an_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
     assert refused.value.hint == f"Did you mean TIDELOG_{new.upper()}?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hedge_after_ms", "etcd_connect_timeout_ms", "grpc_stream_window", "commit_linger_ms"])
 def test_a_constant_can_not_be_set(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--{name.replace('_', '-')} is a constant, not a setting") as refused:

@@ -21,6 +21,7 @@ def test_the_same_without_crashes() -> None:
     assert states > 1_000, "the bounds leave hardly anything to explore"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [broken for broken in Break if broken is not Break.NOTHING])
 def test_without_any_one_of_its_rules_records_are_lost(broken: Break) -> None:
     _, way = explore(Bounds(broken=broken))

@@ -9,6 +9,7 @@ from tests.simulation.snapshots_model import Bounds, Break, Task, explore, main
 SNAPSHOT, MARK, REGISTER, BEGIN = Task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -42,6 +43,7 @@ def test_a_losing_copy_does_no_harm_in_wider_bounds(bounds: Bounds) -> None:
     assert states > 50_000, "the bounds leave hardly anything to explore"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bounds",
     [

@@ -78,6 +78,7 @@ def test_none_and_the_word_null_are_no_missing_numbers() -> None:
     assert to_bytes({"a": msgspec.Raw(b"null"), "b": [None]}) == b'{"a":null,"b":[null]}'
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     st.recursive(

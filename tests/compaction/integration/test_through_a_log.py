@@ -112,6 +112,7 @@ async def segments_left(store: ObjectStore, session: int) -> int:
     return sum(key.rpartition("/")[2].startswith("0") for key in keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_records_are_read_and_gone_on_with_as_if_they_had_never_moved(kind: Literal["memory", "directory"], tmp_path: Path) -> None:
     async def main() -> None:

@@ -24,6 +24,7 @@ SETTINGS = CompactionSettings(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(10), quick=3))
 def test_what_was_written_is_read_whatever_dies_when(seed: int) -> None:
     async def work(scene: Scene) -> None:

@@ -236,6 +236,7 @@ def test_a_bucket_that_is_away_is_waited_for_and_then_asked_again_later() -> Non
 # ── several at once ──
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(12), quick=3))
 def test_several_at_once_get_in_each_others_way_and_no_record_is_lost(seed: int) -> None:
     async def work(scene: Scene) -> None:

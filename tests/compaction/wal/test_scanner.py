@@ -317,6 +317,7 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
     watched(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listed_max", [1, 2, 3, 5])
 @given(data=st.data())
 def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_max: int, data: st.DataObject) -> None:

@@ -179,6 +179,7 @@ def test_a_token_is_used_again_for_some_seconds_and_never_older_than_the_clock()
     assert world.claim().token != second, "the clock was set back"
 
 
+@pytest.mark.slow
 def test_few_tokens_are_remembered() -> None:
     world = World()
     for number in range(REMEMBERED_MAX + 1):

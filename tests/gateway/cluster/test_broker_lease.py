@@ -101,6 +101,7 @@ def test_who_has_not_joined_leaves_without_a_word() -> None:
     with_store(scenario)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_is_waited_for() -> None:
     async def scenario(store: Store) -> None:
         store.down = unavailable()

@@ -183,6 +183,7 @@ def hold_takeovers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return may_serve
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
     async def main() -> None:

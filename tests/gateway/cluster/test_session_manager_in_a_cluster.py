@@ -339,6 +339,7 @@ def test_what_was_read_for_an_epoch_that_is_over_is_not_served_in_the_next_one()
     in_a_world(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", ["the leader, before it has released", "the leader, after it", "the next leader"])
 def test_a_handover_that_crosses_a_kill_loses_nothing(dies: str) -> None:
     async def scenario(world: World) -> None:
@@ -484,6 +485,7 @@ def test_a_broker_is_stopped_at_each_stage_though_what_it_waits_for_is_away(stag
 # ── a bucket that one broker alone can't reach ──────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.REQUEST_LOST, Fault.HANGS])
 @pytest.mark.parametrize("controls", [False, True])
 def test_a_broker_that_is_cut_off_from_the_bucket_alone_gives_up_what_it_leads(fault: Fault, controls: bool) -> None:
@@ -509,6 +511,7 @@ def test_a_broker_that_is_cut_off_from_the_bucket_alone_gives_up_what_it_leads(f
     in_a_world(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_after_s", [0.5, 3.0])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.HANGS])
 def test_a_broker_that_is_cut_off_from_the_bucket_and_stopped_holds_up_nobody(fault: Fault, stopped_after_s: float) -> None:
@@ -530,6 +533,7 @@ def test_a_broker_that_is_cut_off_from_the_bucket_and_stopped_holds_up_nobody(fa
     in_a_world(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back_after_s", [12.0, 13.0, 14.0, 15.0, 16.0, 17.0])
 def test_while_nobody_reaches_the_bucket_nobody_loses_a_session_nor_when_it_is_back(back_after_s: float) -> None:
     """Wherever its return falls between the tries of those who are well by then."""

@@ -418,6 +418,7 @@ def test_an_alteration_just_before_a_clean_stop_is_mirrored() -> None:
     on_stage(scenario)
 
 
+@pytest.mark.slow
 def test_a_bucket_that_denies_batches_for_long_does_not_fill_the_key_with_nonces() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)

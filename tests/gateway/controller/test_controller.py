@@ -427,6 +427,7 @@ def test_the_states_of_a_deleted_topic_are_forgotten_also_while_they_move() -> N
     on_stage(scenario)
 
 
+@pytest.mark.slow
 def test_partitions_of_a_topic_whose_deletion_was_not_heard_of_yet_do_not_begin_anew() -> None:
     """Their states were forgotten by the controller before. Epoch 0 would be given twice, and records written in both."""
 
@@ -707,6 +708,7 @@ def test_a_controller_that_can_not_reach_the_bucket_lets_another_do_it() -> None
     on_stage(scenario)
 
 
+@pytest.mark.slow
 def test_a_cluster_at_rest_costs_nothing() -> None:
     async def scenario(stage: Stage) -> None:
         _, contender = await led_by_two(stage)

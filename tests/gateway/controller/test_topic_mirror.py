@@ -80,6 +80,7 @@ def run(tmp_path: Path, test: Callable[[CountingBucket, SqliteStore], Coroutine[
 # ── as the controller calls it ──
 
 
+@pytest.mark.slow
 def test_a_partition_gets_no_leader_before_its_topic_is_on_the_bucket(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
@@ -101,6 +102,7 @@ def test_a_partition_gets_no_leader_before_its_topic_is_on_the_bucket(tmp_path: 
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_each_change_is_an_object_of_its_own(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
@@ -123,6 +125,7 @@ def test_each_change_is_an_object_of_its_own(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_deletion_is_marked_before_the_partitions_are_forgotten(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
@@ -148,6 +151,7 @@ def test_a_deletion_is_marked_before_the_partitions_are_forgotten(tmp_path: Path
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_what_happened_while_there_was_no_controller_is_made_up_for(tmp_path: Path) -> None:
     """A topic altered, and one deleted of which the next broker has never heard: its name is found on the bucket."""
 
@@ -169,6 +173,7 @@ def test_what_happened_while_there_was_no_controller_is_made_up_for(tmp_path: Pa
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_new_controller_writes_nothing_of_topics_that_a_snapshot_has(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         async with cluster_of(bucket, metadata, ["b1"]) as cluster:
@@ -343,6 +348,7 @@ def test_a_deletion_says_when_it_was_marked_and_another_time_for_the_same_is_no_
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_the_mirror_goes_on_when_the_bucket_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_mirror, "PAUSE_S", 0.0)
 
@@ -377,6 +383,7 @@ def test_a_deleted_topic_of_which_nothing_is_on_the_bucket_needs_no_mark(tmp_pat
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_snapshot_tells_how_far_the_mirror_had_come(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"c")])

@@ -115,6 +115,7 @@ def test_a_coordinator_that_slept_blames_nobody_for_its_sleep() -> None:
     with_cluster(scenario)
 
 
+@pytest.mark.slow
 def test_thousands_of_groups_share_one_timer() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()

@@ -22,6 +22,7 @@ def test_three_attempts_write_a_request_once() -> None:
     assert written_twice is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", Rule, ids=lambda rule: rule.name.lower())
 def test_without_one_of_the_rules_a_request_may_be_written_twice(rule: Rule) -> None:
     written_twice, _ = explore(ALL - {rule}, attempts=THREE)

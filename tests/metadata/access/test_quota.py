@@ -38,6 +38,7 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
     assert bucket.wait_s(1_000_000.0) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=20).filter(lambda name: name.isprintable() and name == name.strip() and name != "*"))
 def test_a_quota_is_read_back_whatever_its_principal_is_called(principal: str) -> None:
     quota = Quota(principal=principal, requests_per_second=7)

@@ -341,6 +341,7 @@ def test_a_coordinator_that_moves_is_followed_without_a_rebalance() -> None:
     with_team(scenario)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_moves_while_members_join_or_sync_is_followed() -> None:
     for waits_s in [step / 40 for step in range(50)]:
 
@@ -384,6 +385,7 @@ def test_a_dead_member_is_missed_though_the_coordinator_moves_more_often_than_se
     with_team(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["join", "sync", "heartbeat"])
 @pytest.mark.parametrize("error", [Unavailable, OutcomeUnknown, Throttled], ids=lambda kind: kind.__name__)
 def test_answers_that_are_lost_are_asked_for_again(method: str, error: type[TidelogError]) -> None:

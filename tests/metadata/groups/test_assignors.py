@@ -50,6 +50,7 @@ def after(assignment: Assignment, generation: int = 1) -> list[Subscriber]:
     return [Subscriber(at, frozenset(TOPICS), owned=frozenset(held), generation=generation) for at, held in assignment.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", [each for name, each in ASSIGNORS.items() if name != "cooperative-sticky"])
 @given(counts=COUNTS, group=members())
 def test_each_partition_goes_to_one_member_that_subscribes_to_its_topic(
@@ -65,6 +66,7 @@ def test_each_partition_goes_to_one_member_that_subscribes_to_its_topic(
     assert assignor(counts, group[::-1]) == assignment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["roundrobin", "sticky"])
 @given(counts=COUNTS, group=members(alike=True))
 def test_with_equal_subscriptions_members_differ_by_at_most_one_partition(
@@ -140,6 +142,7 @@ def test_cooperative_comes_to_rest_in_two_rebalances_and_what_does_not_move_neve
         assert member.owned & set(third[member.member_id]) <= set(second[member.member_id]) <= set(third[member.member_id])
 
 
+@pytest.mark.slow
 def test_a_thousand_members_and_nine_thousand_partitions_are_in_balance_after_one_joins() -> None:
     counts = dict.fromkeys(TOPICS, 3_000)
     before = sticky_assignor(counts, [Subscriber(MemberId(f"m{at:04}"), frozenset(TOPICS)) for at in range(999)])
@@ -157,6 +160,7 @@ class Cluster:
         return set(range(self._counts[topic]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "theirs"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)])
 @given(counts=COUNTS, group=members())
 def test_range_and_round_robin_assign_as_another_client_does(

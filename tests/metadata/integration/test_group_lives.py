@@ -190,6 +190,7 @@ def play(seed: int, *, shows: bool = False) -> None:
     with_team(scenario, seed=seed, shuffled=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(20), quick=5))
 def test_no_two_read_the_same_at_any_instant_and_soon_after_the_last_blow_everything_is_read(seed: int) -> None:
     play(seed)

@@ -145,6 +145,7 @@ def test_a_path_that_cannot_be_is_refused(tmp_path: Path, path: str) -> None:
         DataDirectory(tmp_path / path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [

@@ -553,6 +553,7 @@ def test_a_watch_from_a_revision_to_come_waits_for_it(on_store: OnStore) -> None
     on_store(test)
 
 
+@pytest.mark.slow
 def test_a_slow_watcher_misses_nothing_and_stops_nobody(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         first = await s.put("a")

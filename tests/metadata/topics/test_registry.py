@@ -120,6 +120,7 @@ def test_a_name_that_is_taken_is_refused(on_cluster: OnCluster) -> None:
     on_cluster(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "é", "a\n", "a\x00", "a" * 250])
 def test_a_bad_name_is_refused_by_every_call(on_cluster: OnCluster, name: str) -> None:
     async def test(c: Cluster) -> None:
@@ -340,6 +341,7 @@ def test_a_cluster_without_topics_lists_one_empty_page(on_cluster: OnCluster) ->
     on_cluster(test)
 
 
+@pytest.mark.slow
 def test_a_page_holds_100_topics_when_nothing_else_is_asked_for(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         for n in range(PAGE_SIZE + 1):
@@ -363,6 +365,7 @@ def test_a_topic_that_comes_or_goes_while_others_are_listed_does_not_move_them(o
     on_cluster(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["x", "orders", "AAAAAABhYg", "é", "\ud800", "=", "A" * 10_000, "../..", "AQ"])
 def test_a_token_that_no_page_gave_is_refused(on_cluster: OnCluster, token: str) -> None:
     async def test(c: Cluster) -> None:
@@ -639,6 +642,7 @@ def test_a_topic_whose_leaders_can_not_be_read_is_deleted_and_its_name_begins_fa
     on_cluster(test)
 
 
+@pytest.mark.slow
 def test_all_partitions_of_a_large_topic_are_looked_at(on_cluster: OnCluster) -> None:
     async def test(opened: Cluster) -> None:
         topic = await opened.topics.create("orders", 1500)

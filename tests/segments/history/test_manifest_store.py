@@ -175,6 +175,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_lost() -> None:
     assert not run(commit_manifest(store, TOPIC, FIRST))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_racing_writers_on_a_bad_network_make_each_version_once_and_know_which_are_theirs(seed: int) -> None:
     """Each adds one offset at a time to what it finds: so what was committed adds up to what each was told."""

@@ -354,6 +354,7 @@ def test_of_many_partitions_with_a_history_each_is_read_in_its_turn() -> None:
     assert all(store.count("get", key_of(seq)) == 1 for seq in range(8 * 4))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     histories=st.lists(st.integers(1, 6), min_size=1, max_size=5),

@@ -161,6 +161,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "number", "error", "says"),
     [

@@ -28,6 +28,7 @@ def listed(root: Path, prefix: str = "", start_after: str = "") -> list[str]:
     return [key for key, _ in list_in_key_order(str(root), prefix, start_after)]
 
 
+@pytest.mark.slow
 @given(tree=trees, data=st.data())
 def test_a_walk_gives_the_keys_in_the_order_of_their_bytes(tree: list[str], data: st.DataObject) -> None:
     starts = ["", "a", "a/", "a-", "zz", *tree, *(key[:-1] for key in tree), *(key + "0" for key in tree)]

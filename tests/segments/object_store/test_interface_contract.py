@@ -170,6 +170,7 @@ def test_a_second_create_loses_and_changes_nothing(store: Run) -> None:
     store(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 300 * KIB])
 def test_exactly_one_of_sixteen_concurrent_creates_wins(store: Run, size: int) -> None:
     async def scenario(store: ObjectStore) -> None:
@@ -313,6 +314,7 @@ some_keys = st.lists(st.lists(components, min_size=1, max_size=3).map("/".join),
 )
 
 
+@pytest.mark.slow
 @few_examples
 @given(keys=some_keys.filter(lambda keys: all("//" not in key for key in keys)), data=st.data())
 def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(

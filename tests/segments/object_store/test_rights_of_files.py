@@ -45,6 +45,7 @@ def test_a_bucket_that_tidelog_makes_is_for_its_user_alone(tmp_path: Path) -> No
     assert rights(tmp_path / "bucket") == 0o700
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(
     ("root", "directories", "objects"),

@@ -70,6 +70,7 @@ async def watched(pool: ReadCache, work: Awaitable[object]) -> int:
     return most
 
 
+@pytest.mark.slow
 def test_fifty_readers_over_a_history_stay_within_memory_and_never_touch_the_tail() -> None:
     partition = large_history()
 

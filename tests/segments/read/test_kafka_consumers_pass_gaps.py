@@ -86,6 +86,7 @@ def test_so_it_does_where_another_broker_reads_the_bucket_for_it(partition: Tier
     paired(partition, scenario)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_consumer_of_several_partitions_arrives_at_the_end_of_each(data: st.DataObject) -> None:
     store = ScriptedStore()

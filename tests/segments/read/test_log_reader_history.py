@@ -45,6 +45,7 @@ def _batches(draw: st.DrawFn) -> bytes:
     return with_log_append_time(batch, TIMESTAMP_MS + draw(st.integers(0, 5))) if draw(st.booleans()) else batch
 
 
+@pytest.mark.slow
 @given(st.lists(_batches(), min_size=1, max_size=8), st.data())
 def test_any_history_reads_the_same_wherever_it_lies_from_any_offset_in_answers_of_any_size(
     batches: list[bytes], data: st.DataObject
@@ -72,6 +73,7 @@ def test_any_history_reads_the_same_wherever_it_lies_from_any_offset_in_answers_
     partition.with_reader(work)
 
 
+@pytest.mark.slow
 @given(st.lists(_batches(), min_size=1, max_size=8), st.data())
 def test_the_record_with_the_largest_timestamp_is_found_in_any_history(batches: list[bytes], data: st.DataObject) -> None:
     compacted = data.draw(st.integers(0, len(batches)), label="compacted")

@@ -231,6 +231,7 @@ def test_sound_batches_are_found_with_their_offsets_and_positions(kernel: Any) -
     assert found == ([RUN_START, *RUN_ENDS[:-1]], positions)
 
 
+@pytest.mark.slow
 @both_forms
 @settings(max_examples=200)
 @given(bit=st.integers(0, 8 * sum(map(len, RUN_BATCHES)) - 1), kept=st.integers(0, sum(map(len, RUN_BATCHES))))

@@ -41,6 +41,7 @@ def test_the_checksum_is_the_one_that_manifests_have() -> None:
     assert as_text(checksum_of_columns(columns_of(EVERY_SHAPE))) == "f8b3cf6738b64c53"
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(histories())
 def test_batches_and_their_columns_have_the_same(history: History) -> None:
@@ -49,6 +50,7 @@ def test_batches_and_their_columns_have_the_same(history: History) -> None:
     assert checksum_of_columns(columns) == checksum_of_columns(columns_of(rows_of_columns(columns)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(histories(), st.data())
 def test_that_of_a_whole_is_the_sum_of_its_parts_in_any_order(history: History, data: st.DataObject) -> None:
@@ -59,6 +61,7 @@ def test_that_of_a_whole_is_the_sum_of_its_parts_in_any_order(history: History, 
     assert sum(map(checksum_of_columns, shuffled)) % SUMS == checksum_of_columns(columns)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(histories(), st.data())
 def test_the_checksum_changes_with_any_field_of_any_record(history: History, data: st.DataObject) -> None:

@@ -95,6 +95,7 @@ def unnamed(log: MadeLog) -> list[str]:
     return [path.name for path in log.root.glob("topics/**/*.parquet") if path.name not in named]
 
 
+@pytest.mark.slow
 def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) -> None:
     reported: list[str] = []
 
@@ -113,6 +114,7 @@ def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) 
     assert reported == ["0.0 MB of batches wait in segments"]
 
 
+@pytest.mark.slow
 def test_all_that_waits_is_history_then_and_a_second_run_finds_nothing(log: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compaction.conversion.partition_file.DECODED_AT_ONCE", 1)  # files of a few KB end where they are to end
     report = run(log.url)
@@ -126,6 +128,7 @@ def test_all_that_waits_is_history_then_and_a_second_run_finds_nothing(log: Made
     assert (again.manifests, again.files) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_manifest_is_the_one_that_a_compactor_makes_but_for_names(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path / "bucket")
     bucket.produce(*(records(first, 60) for first in range(0, 240, 60)))
@@ -163,6 +166,7 @@ def _content(file: HistoryFile) -> tuple[object, ...]:
     return file.base_offset, file.last_offset, file.record_count, file.record_bytes, file.checksum, file.row_groups
 
 
+@pytest.mark.slow
 def test_who_lost_to_a_compactor_deletes_what_it_made_and_goes_on_from_there(log: MadeLog) -> None:
     def beside_another(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         made = in_this_process(tasks)
@@ -179,6 +183,7 @@ def test_who_lost_to_a_compactor_deletes_what_it_made_and_goes_on_from_there(log
     assert run(log.url).records == 5
 
 
+@pytest.mark.slow
 def test_who_is_overtaken_right_after_a_commit_goes_on_from_what_is_the_newest_then(
     log: MadeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +204,7 @@ def test_who_is_overtaken_right_after_a_commit_goes_on_from_what_is_the_newest_t
     assert offsets_read(log) == (offsets_written(log), True)
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_leaves_all_as_it_was_and_the_next_run_does_it(log: MadeLog) -> None:
     def failing(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         make_files(tasks[0])
@@ -212,6 +218,7 @@ def test_a_task_that_fails_leaves_all_as_it_was_and_the_next_run_does_it(log: Ma
     assert offsets_read(log) == (offsets_written(log), True)
 
 
+@pytest.mark.slow
 def test_a_task_that_was_done_twice_is_committed_once(log: MadeLog) -> None:
     """Spark does a task again when its executor is lost, and may do two at the same time."""
 
@@ -226,6 +233,7 @@ def test_a_task_that_was_done_twice_is_committed_once(log: MadeLog) -> None:
     assert all(one is not None and one.history is not None for one in versions)
 
 
+@pytest.mark.slow
 def test_damage_costs_its_partition_and_no_other(log: MadeLog) -> None:
     path = log.root / f"wal/{2:016x}/{0:016x}"
     body = bytearray(path.read_bytes())
@@ -238,6 +246,7 @@ def test_damage_costs_its_partition_and_no_other(log: MadeLog) -> None:
     assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 100, 40, 0]
 
 
+@pytest.mark.slow
 def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_no_other(
     log: MadeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +262,7 @@ def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_n
     assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 0, 40, 0]
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_gone_is_damage_only_where_nobody_has_compacted_it(log: MadeLog) -> None:
     def beside_another(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         if not manifest(log, 1).version:
@@ -267,6 +277,7 @@ def test_a_segment_that_is_gone_is_damage_only_where_nobody_has_compacted_it(log
     assert offsets_read(log) == (offsets_written(log), True)
 
 
+@pytest.mark.slow
 def test_a_segment_that_somebody_has_deleted_is_named(log: MadeLog) -> None:
     path = log.root / f"wal/{1:016x}/{7:016x}"
 
@@ -280,6 +291,7 @@ def test_a_segment_that_somebody_has_deleted_is_named(log: MadeLog) -> None:
     assert manifest(log, 0).compacted_to == 50 + 7 * 40
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_deleted_meanwhile_gets_no_manifest(log: MadeLog) -> None:
     def deletes(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         made = in_this_process(tasks)
@@ -291,6 +303,7 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_manifest(log: MadeLog) -> Non
     assert not list(log.root.glob("topics/orders/*/partition=1/*"))
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_refused_before_a_task_starts(log: MadeLog) -> None:
     def never(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         raise AssertionError
@@ -299,6 +312,7 @@ def test_what_is_not_there_is_refused_before_a_task_starts(log: MadeLog) -> None
         run(log.url, never, topics=Subscribed(("nowhere",)))
 
 
+@pytest.mark.slow
 def test_a_unit_that_is_too_large_is_done_in_several_waves(log: MadeLog) -> None:
     waves: list[int] = []
 
@@ -311,6 +325,7 @@ def test_a_unit_that_is_too_large_is_done_in_several_waves(log: MadeLog) -> None
     assert offsets_read(log) == (offsets_written(log), True)
 
 
+@pytest.mark.slow
 def test_what_waits_may_be_more_than_there_is_room_to_keep_in_mind(log: MadeLog) -> None:
     other = MadeLog(log.root, topic="others", id_digit="c")
     for _ in range(6):  # which is not asked for, and must not take the room

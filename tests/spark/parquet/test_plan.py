@@ -87,6 +87,7 @@ def test_without_bounds_all_files_are_whole_and_only_what_is_in_segments_is_left
     assert sorted(rows_of(log, planned)) == expected(log, {}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 30, 59, 60, 64, 65, 90, 99, 100, 101, 139, 140])
 @pytest.mark.parametrize("end", [0, 2, 31, 60, 61, 89, 100, 120, 140])
 def test_each_range_is_read_once_wherever_its_borders_lie(log: MadeLog, start: int, end: int) -> None:
@@ -135,6 +136,7 @@ def test_times_at_which_sparks_reader_fails_are_read_by_the_data_source(tmp_path
     assert (len(before.whole), before.tail) == (1, {})
 
 
+@pytest.mark.slow
 def test_many_partitions_with_cut_files_are_told_apart_by_several_conditions(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=RANGES_AT_ONCE + 2)
     for partition in log.written:

@@ -30,6 +30,7 @@ def typed(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
@@ -163,6 +164,7 @@ class StartedError(Exception):
     """Spark was started."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "kind", "reported"),
     [

@@ -116,6 +116,7 @@ def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], e
     assert refused.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "end"), [("earliest", "5"), ('{"orders":{"0":-2}}', '{"orders":{"0":9}}'), (f"@{START_MS}", "5")]
 )

@@ -51,6 +51,7 @@ async def steps_of_a_commit() -> list[str]:
 STEPS = run(steps_of_a_commit())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("step", range(len(STEPS)), ids=[step.split("/")[0] + str(at) for at, step in enumerate(STEPS)])
 def test_a_driver_that_is_killed_at_any_step_and_run_again_with_other_tasks_writes_each_row_once(step: int, after: bool) -> None:
@@ -101,6 +102,7 @@ def test_of_two_drivers_that_commit_at_the_same_time_one_chooses_for_both() -> N
     run(test(World()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_drivers_that_race_lose_answers_and_are_killed_at_any_moment_write_each_row_once(seed: int) -> None:
     chance = random.Random(seed)

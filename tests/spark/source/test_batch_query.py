@@ -63,6 +63,7 @@ def read(bucket: Bucket, planned: Iterable[Task], columns: tuple[str, ...] = tup
     return found
 
 
+@pytest.mark.slow
 def test_all_that_was_written_is_read_in_order_from_parquet_and_segments(bucket: Bucket) -> None:
     planned = tasks(bucket)
     kinds = {type(part) for task in planned for part in task.parts}
@@ -70,6 +71,7 @@ def test_all_that_was_written_is_read_in_order_from_parquet_and_segments(bucket:
     assert read(bucket, planned) == bucket.written
 
 
+@pytest.mark.slow
 def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=1)
     for _ in range(12):
@@ -85,12 +87,14 @@ def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(tmp_path
     assert found == [4, 4, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "end"), [(0, 200), (99, 101), (13, 187), (100, 125), (150, 150), (199, 200)])
 def test_a_range_of_offsets_is_read_to_the_record(bucket: Bucket, start: int, end: int) -> None:
     planned = tasks(bucket, startingOffsets=f'{{"orders":{{"0":{start}}}}}', endingOffsets=f'{{"orders":{{"0":{end}}}}}')
     assert read(bucket, planned) == bucket.written[start:end]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_s", [0, 37, 99, 100, 199])
 def test_a_range_of_times_begins_with_the_first_record_at_or_after_it(bucket: Bucket, start_s: int) -> None:
     start_ms, end_ms = START_MS + 1000 * start_s - 1, START_MS + 150_000
@@ -98,6 +102,7 @@ def test_a_range_of_times_begins_with_the_first_record_at_or_after_it(bucket: Bu
     assert read(bucket, planned) == bucket.written[start_s : max(start_s, 150)]
 
 
+@pytest.mark.slow
 def test_a_start_behind_all_records_is_refused_or_the_end_as_the_strategy_says(bucket: Bucket) -> None:
     later = str(START_MS + 10**9)
     with pytest.raises(OutOfRange, match="no record at or after the starting timestamp"):
@@ -105,6 +110,7 @@ def test_a_start_behind_all_records_is_refused_or_the_end_as_the_strategy_says(b
     assert tasks(bucket, startingTimestamp=later, startingOffsetsByTimestampStrategy="latest") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [2, 5, 13])
 def test_as_many_tasks_as_are_wanted_read_the_same(bucket: Bucket, wanted: int) -> None:
     planned = tasks(bucket, minPartitions=str(wanted))
@@ -112,6 +118,7 @@ def test_as_many_tasks_as_are_wanted_read_the_same(bucket: Bucket, wanted: int) 
     assert read(bucket, planned) == bucket.written
 
 
+@pytest.mark.slow
 def test_a_task_has_no_more_records_than_it_may(bucket: Bucket) -> None:
     planned = tasks(bucket, maxRecordsPerPartition="7")
     assert all(task.offsets.end - task.offsets.start <= 7 for task in planned)
@@ -127,6 +134,7 @@ def test_what_filters_rule_out_is_not_read(bucket: Bucket) -> None:
     assert read(bucket, late)[-50:] == bucket.written[150:]
 
 
+@pytest.mark.slow
 def test_a_plan_reads_the_same_after_the_rest_was_compacted(bucket: Bucket) -> None:
     planned = tasks(bucket, endingOffsets='{"orders":{"0":100}}')
     bucket.produce(records(200, 10))
@@ -135,6 +143,7 @@ def test_a_plan_reads_the_same_after_the_rest_was_compacted(bucket: Bucket) -> N
     assert read(bucket, tasks(bucket)) == bucket.written
 
 
+@pytest.mark.slow
 def test_what_was_compacted_and_collected_since_the_plan_is_looked_up_anew(bucket: Bucket) -> None:
     planned = tasks(bucket, maxRecordsPerPartition="70")
     bucket.compact()  # without any grace
@@ -142,6 +151,7 @@ def test_what_was_compacted_and_collected_since_the_plan_is_looked_up_anew(bucke
     assert read(bucket, planned) == bucket.written
 
 
+@pytest.mark.slow
 def test_a_task_goes_on_where_it_was_when_the_rest_is_collected(bucket: Bucket) -> None:
     (planned,) = tasks(bucket)
     found: list[int] = []
@@ -153,6 +163,7 @@ def test_a_task_goes_on_where_it_was_when_the_rest_is_collected(bucket: Bucket) 
     assert found == [written.offset for written in bucket.written]
 
 
+@pytest.mark.slow
 def test_what_was_deleted_since_the_plan_is_told(bucket: Bucket) -> None:
     planned = tasks(bucket)
     bucket.compact()
@@ -174,6 +185,7 @@ def test_what_was_deleted_since_the_plan_is_told(bucket: Bucket) -> None:
     assert left == list(range(130, 200))
 
 
+@pytest.mark.slow
 def test_a_plan_is_not_made_anew_over_keys_that_were_compacted(bucket: Bucket) -> None:
     """Key compaction may have removed records that this query has to read."""
     planned = tasks(bucket)
@@ -222,6 +234,7 @@ def test_damage_fails_the_query_or_is_left_out_as_asked(bucket: Bucket) -> None:
     assert set(range(100, 200)) <= set(left) < set(range(200))
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_gone_fails_the_query_and_names_it(bucket: Bucket) -> None:
     (bucket.root / f"wal/{4:016x}/{0:016x}").unlink()
     with pytest.raises(TidelogError, match="offset"):
@@ -230,6 +243,7 @@ def test_a_segment_that_is_gone_fails_the_query_and_names_it(bucket: Bucket) -> 
     assert read(bucket, planned) == bucket.written[:125]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "error", "reported"),
     [
@@ -249,6 +263,7 @@ def test_what_is_not_there_is_refused_when_the_query_is_planned(
         tasks(bucket, **options)
 
 
+@pytest.mark.slow
 def test_of_the_lives_of_a_topic_the_one_that_is_not_over_is_read(bucket: Bucket) -> None:
     bucket.mirror("events", TopicId("1" * 32), 3)
     bucket.mark_deleted("events", TopicId("1" * 32))
@@ -260,6 +275,7 @@ def test_of_the_lives_of_a_topic_the_one_that_is_not_over_is_read(bucket: Bucket
     assert read(bucket, tasks(bucket, subscribePattern="orders|events")) == bucket.written
 
 
+@pytest.mark.slow
 def test_retention_is_told_as_data_loss_or_passed_over(bucket: Bucket) -> None:
     bucket.delete_records(42)
     with pytest.raises(OutOfRange, match="offsets 0 to 41 of orders/0 were deleted"):

@@ -238,6 +238,7 @@ def check(snapshot: PartitionSnapshot) -> None:
     assert snapshot.end_offset in (following, snapshot.start_offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_snapshot, "PAUSE_S", 0.0)

@@ -137,6 +137,7 @@ def test_batches_are_of_the_size_that_is_asked_and_follow_each_other(bucket: Buc
     assert query.batch(ReadAllAvailable()) == of(0, 100, 150)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_planned_again_after_a_restart_is_the_same_from_parquet(bucket: Bucket) -> None:
     query = Query(bucket, startingOffsets='{"orders":{"0":50}}', maxOffsetsPerTrigger="30")
     end = query.plan()
@@ -153,6 +154,7 @@ def test_a_batch_that_is_planned_again_after_a_restart_is_the_same_from_parquet(
     assert query.drain() == of(0, 50, 110)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topics_s", [0.0, 3600.0], ids=["manifests are read at each look", "manifests are old"])
 def test_compaction_behind_a_running_query_changes_nothing(
     bucket: Bucket, topics_s: float, monkeypatch: pytest.MonkeyPatch
@@ -205,6 +207,7 @@ def test_what_is_available_when_it_starts_is_read_and_nothing_that_comes_later(b
     assert query.drain() == of(0, 0, 110)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end", [{"endingOffsets": '{"orders":{"0":70}}'}, {"endingTimestamp": str(START_MS + 70_000)}, {"endingOffsets": "latest"}]
 )
@@ -230,6 +233,7 @@ def test_partitions_that_come_later_are_read_from_their_first_record(bucket: Buc
     assert sorted(query.drain()) == of(0, 100, 105) + of(1, 0, 35)
 
 
+@pytest.mark.slow
 def test_a_limit_is_divided_over_partitions_by_what_they_have(bucket: Bucket) -> None:
     bucket.mirror("orders", TopicId(f"{1:032x}"), 2, revision=2)
     bucket.produce(records(0, 300), partition=1)
@@ -258,6 +262,7 @@ def test_retention_that_overtakes_a_query_fails_it_and_tells_what_is_lost(bucket
         query.plan()
 
 
+@pytest.mark.slow
 def test_a_query_that_may_lose_data_goes_on_at_the_log_start(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="10", failOnDataLoss="false")
     query.batch()
@@ -297,6 +302,7 @@ def test_a_checkpoint_of_another_bucket_is_told(bucket: Bucket, tmp_path: Path) 
         query.plan()
 
 
+@pytest.mark.slow
 def test_damage_is_told_when_all_before_it_was_read(bucket: Bucket) -> None:
     gone = bucket.root / segment_key(SessionId(2), SegmentSeq(1))
     body = gone.read_bytes()
@@ -312,6 +318,7 @@ def test_damage_is_told_when_all_before_it_was_read(bucket: Bucket) -> None:
     assert query.drain() == of(0, 0, 100)
 
 
+@pytest.mark.slow
 def test_damage_that_comes_while_a_query_runs_is_told_though_its_partition_has_nothing_new(bucket: Bucket) -> None:
     """The segment may hold records of the partition, so a silent wait for more could lose them."""
     query = Query(bucket, startingOffsets="earliest")
@@ -326,6 +333,7 @@ def test_damage_that_comes_while_a_query_runs_is_told_though_its_partition_has_n
     assert query.drain() == of(0, 0, 105)
 
 
+@pytest.mark.slow
 def test_damage_in_what_was_read_before_does_not_bring_rows_again(bucket: Bucket) -> None:
     query = Query(bucket, startingOffsets="earliest")
     query.drain()
@@ -363,6 +371,7 @@ def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_
         Query(bucket, available_now=True, subscribe="nowhere").plan()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reported"),
     [

@@ -379,6 +379,7 @@ def test_a_dry_run_seals_nothing_and_writes_nothing(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_restore_that_was_interrupted_anywhere_goes_on_to_the_same_end(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost", topics=70)
@@ -402,6 +403,7 @@ def test_a_restore_that_was_interrupted_anywhere_goes_on_to_the_same_end(tmp_pat
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["lose_answers", "lose_requests"])
 def test_answers_that_get_lost_do_a_restore_no_harm(fault: str, tmp_path: Path) -> None:
     async def main() -> None:
@@ -511,6 +513,7 @@ def test_a_segment_that_cannot_be_read_stops_the_restore_unless_it_is_given_up(t
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [1, 2])
 def test_a_damaged_snapshot_gives_way_to_the_one_before_it(damaged: int, tmp_path: Path) -> None:
     async def main() -> None:

@@ -28,6 +28,7 @@ from tidelog.transport.descriptions import PartitionInfo, TopicInfo
 UNREACHABLE = "http://127.0.0.1:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["produce", "-h"], ["bench", "end-to-end", "--help"]])
 def test_help_names_the_exit_codes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
@@ -41,6 +42,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("tidelog ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

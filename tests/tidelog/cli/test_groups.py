@@ -256,6 +256,7 @@ def test_a_group_that_is_read_is_refused_with_what_to_do(tidelog: Commands) -> N
         assert said.startswith("Error: group billing has 3 members\n  Stop them first: `tidelog group describe billing --members`")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -49,6 +49,7 @@ def test_every_row_of_the_data_set_is_there_with_every_column() -> None:
     assert set(flights.carriers) <= set(flights.airline_of)
 
 
+@pytest.mark.slow
 def test_a_short_run_takes_the_first_rows() -> None:
     flights = load_flights(1_000)
     assert len(flights.values) == 1_000
@@ -57,6 +58,7 @@ def test_a_short_run_takes_the_first_rows() -> None:
     assert flights.of(["UA"]) == [row for row in both if row[0] == "UA"] != []
 
 
+@pytest.mark.slow
 def test_the_halves_are_of_about_the_same_size_and_split_no_carrier() -> None:
     carriers = load_flights(20_000).carriers
     rows = Counter(carriers)

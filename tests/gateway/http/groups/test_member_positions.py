@@ -84,6 +84,7 @@ def test_a_member_without_partitions_has_nothing_to_read() -> None:
     assert positions.cursor() == NOTHING
 
 
+@pytest.mark.slow
 def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_as_it_commits() -> None:
     many = partitions(2_500)
     cursor, seen = NOTHING, set()

@@ -186,6 +186,7 @@ def test_empty_lines_and_carriage_returns_are_skipped() -> None:
     assert [record[1] for record in found.records] == [b"a", b"b"]
 
 
+@pytest.mark.slow
 def test_too_many_headers_or_records_are_refused() -> None:
     with pytest.raises(TooLarge, match=r"records\[1\]: it has 11 headers; at most 10 are accepted"):
         parsed([{}, {"headers": {str(number): 1 for number in range(11)}}])

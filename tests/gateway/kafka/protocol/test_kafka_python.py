@@ -30,6 +30,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "message"), MESSAGES)
 @settings(max_examples=max(1, settings().max_examples // 5))
 @given(data=st.data())

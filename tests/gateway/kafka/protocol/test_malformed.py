@@ -75,6 +75,7 @@ def test_bytes_behind_the_last_field_are_ignored_as_by_kafka(key: int, message: 
         assert plain(message, message.root, longer) == plain(message, message.root, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "message"), REQUESTS)
 def test_flipped_bits_are_read_or_refused(key: int, message: Message) -> None:
     chance = random.Random(key)

@@ -38,6 +38,7 @@ def _through(codec: KafkaCodec, key: int, message: Message, value: dict[str, Any
 
 
 # Each example goes through all versions in both forms.
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "message"), MESSAGES)
 @settings(max_examples=max(1, settings().max_examples // 5))
 @given(data=st.data())

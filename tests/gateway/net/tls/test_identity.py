@@ -88,6 +88,7 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
     assert files.identity.cert == cert
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cert", "key", "ca"])
 @pytest.mark.parametrize("harm", ["half", "empty", "gone", "garbage", "directory"])
 def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certificates, name: str, harm: str) -> None:

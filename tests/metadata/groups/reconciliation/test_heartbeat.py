@@ -319,6 +319,7 @@ _steps = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(_steps, max_size=80))
 @settings(max_examples=150)
 def test_no_partition_has_two_owners_and_each_has_one_in_the_end(steps: list[tuple[str, int, bool, bool]]) -> None:

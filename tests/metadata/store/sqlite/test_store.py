@@ -468,6 +468,7 @@ async def versions(store: SqliteStore) -> int:
     return int(count)
 
 
+@pytest.mark.slow
 def test_compaction_keeps_one_version_of_each_key_and_goes_in_small_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mvcc, "VERSIONS_DROPPED_MAX", 10)
 

@@ -130,6 +130,7 @@ def test_credentials_come_from_the_command_line_then_the_environment_then_the_co
     assert elsewhere.credentials == {}, "what is for one cluster is not shown to another"
 
 
+@pytest.mark.slow
 def test_the_options_of_credentials_stand_wherever_url_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["topic", "list"], ["produce"], ["consume"], ["cluster", "health"], ["doctor"], ["context", "add"]):
         assert run([*command, "--help"]) == 0

@@ -30,6 +30,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> int:
     return 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(path) or "tidelog")
 def test_every_page_fits_the_terminal_and_speaks_no_python(
     path: tuple[str, ...], columns: int, capsys: pytest.CaptureFixture[str]

@@ -81,6 +81,7 @@ def test_dev_and_serve_list_them(capsys: pytest.CaptureFixture[str], monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["table", "json", "ndjson"])
 def test_no_credential_of_a_url_is_listed(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = "s3://bucket/p?endpoint=http%3A%2F%2FKEY%3Ahunter2%40127.0.0.1%3A9000&token=hunter2"

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from metadata.errors import KNOWN_MAX, Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic, did_you_mean
@@ -36,13 +37,13 @@ FORMER_MAX = 1_000
 
 @dataclass(slots=True)
 class _CatchingUp:
-    """The reads of one topic from the store, on behalf of all callers that wait for them."""
+    """Holds the reads of one key from the store, which all callers that wait for them share."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     # The turn of the last read that was answered.
     begun: int = -1
-    # The topic's revision in that read; 0 where it did not exist.
+    # The key's revision in that read; 0 where it did not exist.
     revision: Revision = ABSENT
 
 
@@ -68,6 +69,7 @@ class TopicCache:
         self._may_suggest = may_suggest
         self._store = store
         self._catching_up: dict[str, _CatchingUp] = {}
+        self._catching_up_with_all = _CatchingUp()
         self._order = itertools.count()
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._watched = RangeWatch(store, self._layout.topics, replace=self._replace, apply=self._apply)
@@ -116,13 +118,7 @@ class TopicCache:
         reading.waiting += 1
         try:
             async with asyncio.timeout(timeout_s):
-                async with reading.lock:
-                    if reading.begun < came:
-                        async with self._reads:
-                            begun = next(self._order)
-                            kept = await self._store.get(self._layout.topic(name))
-                        reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
-                    revision = reading.revision
+                revision = await self._revision_of(self._layout.topic(name), reading, came, self._reads)
                 await self.wait_for(revision, timeout_s=None)
         except TimeoutError:
             raise Unavailable(
@@ -141,15 +137,30 @@ class TopicCache:
             await self.catch_up_with_all(timeout_s=timeout_s)
 
     async def catch_up_with_all(self, *, timeout_s: float) -> None:
-        """Returns when this cache holds each change of a topic from before the call. Raises Unavailable as `catch_up` does."""
+        """Returns when this cache holds each change of a topic from before the call. Raises Unavailable as `catch_up` does.
+
+        Concurrent callers share a read: when many consumers restart, a coordinator is asked for all of their offsets at once. The
+        read takes no place among those of `catch_up`, which clients can fill with names of missing topics.
+        """
+        came = next(self._order)
         try:
             async with asyncio.timeout(timeout_s):
-                async with self._reads:
-                    # Each change of a topic writes this key in the same transaction (registry.py).
-                    counted = await self._store.get(self._layout.partition_count)
-                await self.wait_for(counted.mod_revision if counted is not None else ABSENT, timeout_s=None)
+                # Each change of a topic writes this key in the same transaction (registry.py).
+                key = self._layout.partition_count
+                revision = await self._revision_of(key, self._catching_up_with_all, came, nullcontext())
+                await self.wait_for(revision, timeout_s=None)
         except TimeoutError:
             raise Unavailable("whether topics have changed is unknown: no answer of the metadata store in time") from None
+
+    async def _revision_of(self, key: str, reading: _CatchingUp, came: int, slots: AbstractAsyncContextManager[object]) -> Revision:
+        """Returns the revision of the key in a read that began after the turn `came`; 0 where the key does not exist."""
+        async with reading.lock:
+            if reading.begun < came:
+                async with slots:
+                    begun = next(self._order)
+                    kept = await self._store.get(key)
+                reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
+            return reading.revision
 
     def _knows(self, partition: TopicPartition) -> bool:
         topic = self._by_id.get(partition.topic_id)

@@ -456,6 +456,38 @@ def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_h
     catching_up(test)
 
 
+def test_those_who_catch_up_with_all_topics_at_once_share_a_read_that_begins_after_all_of_them_have_asked() -> None:
+    """As when many consumers restart, and each asks its coordinator for its offsets."""
+
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        store.open.clear()
+        early = asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S))
+        await until(lambda: store.gets == 1)
+        await asyncio.sleep(0)  # it has read that there are no topics
+        made = await topics.create("orders", 3)
+        late = [asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S)) for _ in range(50)]
+        await asyncio.sleep(0)
+        store.open.set()
+        await asyncio.gather(early, *late)
+        assert cache.get("orders") == made
+        assert store.gets == 2
+
+    catching_up(test)
+
+
+def test_clients_that_name_many_missing_topics_do_not_hold_up_those_who_catch_up_with_all() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        store.open.clear()
+        missing = [asyncio.ensure_future(cache.catch_up(f"missing-{number}", timeout_s=PATIENCE_S)) for number in range(100)]
+        await until(lambda: store.gets == READS_AT_ONCE)
+        others = asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S))
+        await until(lambda: store.gets == READS_AT_ONCE + 1)
+        store.open.set()
+        await asyncio.gather(others, *missing)
+
+    catching_up(test)
+
+
 def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         await asyncio.gather(*(cache.catch_up(f"missing-{number}", timeout_s=PATIENCE_S) for number in range(100)))

@@ -8,7 +8,9 @@
     503 without one (from a proxy on the way)   OutcomeUnknown                Unavailable
     400 BadDigest and its kin                   Unavailable                   Unavailable
     404 NoSuchKey                                                             NotFound
-    404 NoSuchBucket, 403, 301, bad tokens      Denied                        Denied
+    404 NoSuchBucket, 403, bad tokens           Denied                        Denied
+    301, 307 with an S3 error in its body       Denied                        Denied
+    3xx without one (from a proxy on the way)   OutcomeUnknown                Unavailable
     501, other 4xx                              Rejected                      Rejected
     no connection: refused, DNS, TLS, timeout   Unavailable                   Unavailable
     connection lost or silent after that        OutcomeUnknown                Unavailable
@@ -102,7 +104,7 @@ def _answered(error: boto.ClientError, what: str, key: str, writes: bool) -> Tid
     message = f"{what}: {said.get('Message') or 'no reason given'} ({status} {code})"
     if error.operation_name not in _OUR_OPERATIONS:  # the exchange of a token for credentials, before anything was sent
         return Unavailable(message, key=key) if status >= 500 else Denied(message, hint=_CREDENTIALS, key=key)
-    if code in _DENIED_HINTS or status in {301, 307, 401, 403}:
+    if code in _DENIED_HINTS or status in {401, 403}:
         return Denied(message, hint=_DENIED_HINTS.get(code, _PERMISSIONS), key=key)
     if code in _ARRIVED_DAMAGED:
         return Unavailable(f"{message}; the bytes were damaged on their way, nothing was written", key=key)
@@ -119,7 +121,7 @@ def _answered(error: boto.ClientError, what: str, key: str, writes: bool) -> Tid
             return Throttled(message, retry_after_s=_retry_after_s(error), key=key)
         case 503 if code != "503":
             return Throttled(message, retry_after_s=_retry_after_s(error), key=key)
-        case _ if status >= 500 or status in {408, 409} or code == "RequestTimeout":
+        case _ if 300 <= status < 400 or status >= 500 or status in {408, 409} or code == "RequestTimeout":
             return _perhaps(message, key, writes)
         case _:
             return Rejected(message, key=key)

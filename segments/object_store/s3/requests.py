@@ -6,7 +6,8 @@
 botocore keeps what is rare: credentials, endpoints, the search for a bucket in another region, and the form of errors. Where it
 does not sign with AWS4-HMAC-SHA256, `send` returns None, and the caller asks botocore.
 
-Invariant: a request is sent once, and once more only where the store has refused it because the bucket is in another region.
+Invariants: a request is sent once, and once more only where the store has refused it because the bucket is in another region. An
+HTTP redirect is not followed: what another host answers proves nothing of the store.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -33,6 +35,8 @@ _METHODS: Final = {"PutObject": "PUT", "GetObject": "GET"}
 _UNQUOTED: Final = "/-._~"
 _AUTHORIZATION: Final = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/([^/,]+)/s3/aws4_request,")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+# The header in which S3 names the region of a bucket.
+_REGION: Final = "x-amz-bucket-region"
 # Answers after which botocore may find another region or endpoint for the bucket.
 _MOVED: Final = frozenset({301, 302, 307, 308})
 # Errors of a request that was signed for another region than that of the bucket.
@@ -68,7 +72,29 @@ class _Prepared(Exception):
 
 
 class SharedHttpSession(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore has no types
-    """The HTTP session of botocore's client: with its proxies, certificates, time limits and connections."""
+    """The HTTP session of botocore's client: with its proxies, certificates, time limits and connections.
+
+    Like botocore's own and unlike aiobotocore's, it follows no redirect. botocore finds a bucket by the redirect itself.
+    """
+
+    async def send(self, request: Any) -> Any:
+        response = await super().send(request)
+        if request.method == "HEAD" and 300 <= response.status_code < 400 and _REGION not in response.headers:
+            response.status_code = 503  # for a redirect that names no region, botocore asks again and again
+        return response
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        return _WithoutRedirects(await super()._get_session(proxy_url))
+
+
+class _WithoutRedirects:
+    """Offers what aiobotocore uses of an aiohttp session, and returns a redirect as the answer."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def request(self, method: str, **named: Any) -> aiohttp.ClientResponse:
+        return await self._session.request(method, allow_redirects=False, **named)
 
 
 class ObjectRequests:

@@ -28,6 +28,7 @@ from aiobotocore.session import get_session
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled, Unavailable
 from metadata.retry import RetryPauses, retry
@@ -47,6 +48,7 @@ _NOT_A_STORE = "the answer was 200 OK, and not that of an object store; perhaps 
 _ERRORS = (
     BotoCoreError,
     ClientError,
+    ResponseParserError,
     aiohttp.ClientError,
     OSError,  # TimeoutError too
     RuntimeError,  # botocore's, for credentials that are out of date after they were renewed

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from metadata.errors import Denied
+from metadata.errors import Denied, OutcomeUnknown, Unavailable
 from segments.object_store.s3.requests import ObjectRequests
 from segments.object_store.s3.settings import S3Settings
 from segments.object_store.s3.store import S3ObjectStore
@@ -128,6 +128,47 @@ def test_a_bucket_in_another_region_is_found_by_botocore_and_then_addressed_ther
         await store.create("wal/b", [b"body"])
         assert await store.get("wal/b") == b"body"
         assert [(request.method, scope(request)) for request in server.requests] == [("PUT", "us-west-2"), ("GET", "us-west-2")]
+
+    with_store(handler, scenario)
+
+
+@pytest.mark.parametrize("head", [{"x-amz-bucket-region": "us-west-2"}, {}], ids=["region named", "region unknown"])
+def test_a_permanent_redirect_of_a_put_lets_botocore_find_the_region_or_names_what_to_correct(head: dict[str, str]) -> None:
+    async def handler(request: Request) -> Answer:
+        if request.method == "HEAD":
+            return Answer(200 if scope(request) == "us-west-2" else 301, b"", head)
+        if scope(request) != "us-west-2":
+            return Answer(301, b"<Error><Code>PermanentRedirect</Code></Error>", {})
+        return await accepts(request)
+
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
+        if head:
+            await store.create("wal/a", [b"body"])
+            assert [request.method for request in server.requests].count("PUT") == 2
+            return
+        with pytest.raises(Denied) as failure:
+            await store.create("wal/a", [b"body"])
+        assert failure.value.hint == "Name the region of the bucket."
+        assert [request.method for request in server.requests] == ["PUT", "HEAD"]
+
+    with_store(handler, scenario)
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_what_is_elsewhere_is_not_taken_for_the_store(status: int) -> None:
+    async def handler(request: Request) -> Answer:
+        if request.target == "/portal":
+            return Answer(200, b"Log in first.", MADE)
+        return Answer(status, b"" if request.method == "HEAD" else b"See elsewhere.", {"Location": "/portal"})
+
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await store.create("wal/a", [b"body"])
+        with pytest.raises(Unavailable):
+            await store.get("wal/a")
+        with pytest.raises(Unavailable):
+            await store.list("wal/")
+        assert "/portal" not in {request.target for request in server.requests}
 
     with_store(handler, scenario)
 

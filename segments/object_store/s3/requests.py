@@ -19,6 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
 
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
@@ -158,6 +159,8 @@ class ObjectRequests:
         if self._clock is not None and status < 500:  # 500 and above may come from a proxy
             self._clock.heard_headers(answered, asked_s=asked_s)
         content = await response.content
+        if operation == "PutObject" and status == 200 and _is_an_error(content):
+            status = 500
         if status >= 300:
             raise ClientError(self._parsed(operation, status, answered, content), operation)
         return S3Answer(status, answered, content)
@@ -207,6 +210,18 @@ def _address_in(request: Any) -> BucketAddress | None:
     if parts.port is not None and parts.port != _DEFAULT_PORTS.get(parts.scheme):
         host = f"{host}:{parts.port}"
     return BucketAddress(f"{parts.scheme}://{parts.netloc}", parts.path.removesuffix(_PROBE_KEY), host, scope[1], user_agent)
+
+
+def _is_an_error(body: bytes) -> bool:
+    """Returns whether the body of an answer that says 200 is an error of the store, or XML that was cut off. botocore asks the same
+    of each answer that is not an object.
+    """
+    if not body:
+        return False
+    try:
+        return ElementTree.fromstring(body).tag == "Error"
+    except ElementTree.ParseError:
+        return True
 
 
 def _may_have_moved(error: ClientError) -> bool:

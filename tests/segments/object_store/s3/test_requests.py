@@ -173,6 +173,21 @@ def test_a_redirect_is_not_followed_and_what_is_elsewhere_is_not_taken_for_the_s
     with_store(handler, scenario)
 
 
+@pytest.mark.parametrize(
+    "body", [b"<Error><Code>InternalError</Code></Error>", b'<?xml version="1.0"?><Err'], ids=["error", "cut off"]
+)
+def test_a_put_that_is_answered_with_200_and_an_error_is_not_taken_for_written(body: bytes) -> None:
+    async def handler(request: Request) -> Answer:
+        return Answer(200, body, MADE)
+
+    async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
+        with pytest.raises(OutcomeUnknown):
+            await store.create("wal/a", [b"body"])
+        assert await store.get("wal/a") == body, "an object may hold anything"
+
+    with_store(handler, scenario)
+
+
 def test_credentials_that_are_missing_are_named_and_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         store._requests._credentials = None

@@ -145,7 +145,7 @@ async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartit
         last[name] = max(number, last.get(name, 0))
     unknown = [name for name, number in last.items() if isinstance(_partition(broker, NamedPartition(name, number)), NotFound)]
     missing = unknown[:LOOKUPS_MAX]
-    heard = await asyncio.gather(*(topic_heard_of(broker, name) for name in missing), return_exceptions=True)
+    heard = await asyncio.gather(*(_caught_up_with(broker, name) for name in missing), return_exceptions=True)
     why: dict[str, TidelogError] = {
         name: Unavailable(
             f"this broker has not heard of topic {name}, and looks up {LOOKUPS_MAX} others that it has not heard of first",
@@ -160,6 +160,16 @@ async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartit
         elif isinstance(topic, BaseException):
             raise topic
     return why
+
+
+async def _caught_up_with(broker: TopicLookup, name: str) -> Topic:
+    """Returns the topic once this broker's view has caught up with it. Many clients may poll a missing one: their reads of the
+    metadata store are shared.
+    """
+    check_topic(name)
+    check_topic_name(name)
+    await broker.topic_cache.catch_up(name, timeout_s=LOOKUP_S)
+    return broker.topic_cache.get(name)
 
 
 _Fresh = dict[str, Topic | TidelogError]

@@ -27,9 +27,12 @@ from metadata.group_member.settings import MemberSettings
 from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 from segments.records.json_values import JsonFormat
 from tests.kit.gateway.reported_log import P0, Topics, topic
+from tests.metadata.topics.test_cache import CountedGets, catching_up
 from tests.simulation.virtual_loop import run, virtual_loop
 
 LAG_S = 0.3
@@ -42,6 +45,8 @@ class View(Topics):
     def __init__(self, *topics: Topic) -> None:
         super().__init__(*topics)
         self.news = asyncio.Event()
+        self.store = Topics()
+        self.lookups = 0
 
     async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
         try:
@@ -54,6 +59,11 @@ class View(Topics):
     async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
         known = {topic.id for topic in self.topics.values()}
         if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(Revision(1), timeout_s):
+            raise Unavailable("the watch has not answered in time")
+
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        self.lookups += 1
+        if name in self.store.topics and not await self.wait_for(Revision(1), timeout_s):
             raise Unavailable("the watch has not answered in time")
 
     async def catch_up_with_all(self, *, timeout_s: float) -> None:
@@ -71,12 +81,10 @@ class View(Topics):
 class World:
     def __init__(self, here: Topic | None, store: Topic | None) -> None:
         self.view = View(*([here] if here else []))
-        self.lookups = 0
-        self._store = Topics(*([store] if store else []))
+        self._store = self.view.store = Topics(*([store] if store else []))
         self.broker = cast(BrokerApi, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
 
     async def _get(self, name: str) -> Topic:
-        self.lookups += 1
         return self._store.get(name)
 
 
@@ -118,7 +126,7 @@ def test_a_member_is_read_the_partitions_that_this_broker_hears_of_a_moment_late
         why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
         assert why == {}
         assert read_by(world, {}) == []
-        assert world.lookups == 1
+        assert world.view.lookups == 1
 
     simulated(scenario)
 
@@ -141,7 +149,7 @@ def test_a_topic_that_the_store_has_not_either_is_unknown_and_what_is_known_is_n
         assert {name: type(error) for name, error in why.items()} == {"orders": UnknownTopic}
         known = World(topic(partition_count=8), None)
         assert await why_not_heard_of(known.broker, [("orders", 0), ("orders", 5)]) == {}
-        assert known.lookups == 0
+        assert known.view.lookups == 0
 
     simulated(scenario)
 
@@ -344,11 +352,26 @@ def test_reading_drops_the_entries_of_a_topic_that_is_deleted_in_the_store_too()
     simulated(scenario)
 
 
+def test_many_who_ask_for_a_missing_topic_share_a_read_of_the_store() -> None:
+    """As consumers do that poll it."""
+
+    async def scenario(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        broker = cast(BrokerApi, SimpleNamespace(topic_cache=cache, topics=TopicRegistry(store)))
+        await topics.create("payments", 1)
+        await cache.catch_up_with_all(timeout_s=LOOKUP_S)
+        gets_before = store.gets
+        found = await asyncio.gather(*(why_not_heard_of(broker, [("orders", 0)]) for _ in range(50)))
+        assert {type(why["orders"]) for why in found} == {UnknownTopic}
+        assert store.gets - gets_before <= 2
+
+    catching_up(scenario)
+
+
 def test_topics_beyond_those_that_are_looked_up_at_once_are_not_called_unknown() -> None:
     async def scenario() -> None:
         world = World(None, None)
         why = await why_not_heard_of(world.broker, [(f"orders-{number}", 0) for number in range(LOOKUPS_MAX + 2)])
-        assert world.lookups == LOOKUPS_MAX
+        assert world.view.lookups == LOOKUPS_MAX
         assert [type(error) for error in why.values()].count(Unavailable) == 2
         assert len(why) == LOOKUPS_MAX + 2
 

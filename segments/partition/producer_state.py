@@ -162,19 +162,19 @@ class ProducerStates:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         expected = next_sequence(producer.batches[-1].last_sequence)
+        if base_sequence == expected:
+            return None
         if _is_forgotten(producer, base_sequence=base_sequence, last_sequence=last_sequence, high_watermark=high_watermark):
             raise DuplicateSequence(
                 f"producer {producer_id} sent sequences {base_sequence} to {last_sequence} again; their offsets are not remembered",
                 producer_id=producer_id,
                 expected_sequence=expected,
             )
-        if base_sequence != expected:
-            raise OutOfOrderSequence(
-                f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
-                producer_id=producer_id,
-                expected_sequence=expected,
-            )
-        return None
+        raise OutOfOrderSequence(
+            f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
+            producer_id=producer_id,
+            expected_sequence=expected,
+        )
 
     def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
         """Returns the one batch of a one-shot producer; None if it has written none, or was forgotten since."""
@@ -265,10 +265,11 @@ def _table_of(producer_id: ProducerId) -> int:
 def _is_forgotten(producer: _Producer, *, base_sequence: int, last_sequence: int, high_watermark: int) -> bool:
     """Returns whether a batch is certainly committed, and older than all that are remembered of its producer and epoch.
 
-    While the sequence wraps within the remembered batches, no batch is: a lower sequence may lie behind them or ahead of them.
+    Sequences wrap, so a lower one may also lie ahead, behind batches that have not arrived. None is called forgotten while they
+    wrap within the remembered batches, nor where it lies more than half of all sequences below them.
     """
     oldest, newest = producer.batches[0], producer.batches[-1]
-    if oldest.base_sequence > newest.last_sequence:
+    if oldest.base_sequence > newest.last_sequence or oldest.base_sequence - base_sequence > SEQUENCE_MAX // 2:
         return False
     return base_sequence <= last_sequence < oldest.base_sequence and oldest.last_offset < high_watermark
 

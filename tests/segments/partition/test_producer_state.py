@@ -155,6 +155,23 @@ def test_a_batch_may_end_at_the_highest_sequence_or_run_over_it(records: int) ->
         leader.send(ALICE, following + 2)
 
 
+def test_the_batch_that_comes_next_after_the_highest_sequence_is_new_and_one_ahead_of_it_is_no_repeat() -> None:
+    """Both are lower than all that are remembered, and neither is in the log."""
+    leader = Leader()
+    before = SequencedBatch(ALICE, 0, SEQUENCE_MAX - 5, SEQUENCE_MAX - 2, Offset(0), Offset(3))
+    leader.states.remember(before, now_ms=0)
+    leader.end_offset = 4
+    for ahead in (0, 3):
+        with pytest.raises(OutOfOrderSequence) as refusal:
+            leader.send(ALICE, ahead)
+        assert type(refusal.value) is OutOfOrderSequence
+    leader.send(ALICE, SEQUENCE_MAX - 1, records=2)
+    assert leader.send(ALICE, 0).base_offset == 6
+    with pytest.raises(OutOfOrderSequence) as refusal:
+        leader.send(ALICE, 3)
+    assert type(refusal.value) is OutOfOrderSequence
+
+
 # ── epochs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

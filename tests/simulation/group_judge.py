@@ -146,12 +146,14 @@ class GroupJudge:
         return not any(self._clock() - self._replaced_s.get(each, -each.twins_s) < each.twins_s for each in (owner, other))
 
     def replaced(self, by: Owner) -> None:
-        """A process joined: whichever was there under its instance id is replaced, and hears of it at its next heartbeat."""
+        """A process joined under its instance id. The one that joined before it hears of that at its next heartbeat."""
+        if not by.instance_id:
+            return
         former = self._instances.get((by.group, by.instance_id))
-        if former is not None and former is not by and by not in self._replaced_s:
-            self._replaced_s.setdefault(former, self._clock())
-        if by.instance_id and by not in self._replaced_s:
-            self._instances[by.group, by.instance_id] = by
+        if former is not None and former is not by:
+            self._replaced_s[former] = self._clock()
+        self._replaced_s.pop(by, None)  # it came back, and replaced the one that had replaced it
+        self._instances[by.group, by.instance_id] = by
 
     def sampled(self, group: str, partitions: Iterable[TopicPartitionName], *, bound_s: float, calm_since_s: float) -> None:
         """Called again and again while the group has members that run; `calm_since_s`: when it was last struck."""

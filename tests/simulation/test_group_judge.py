@@ -78,6 +78,21 @@ def test_who_was_replaced_under_its_instance_id_has_until_its_session_ends() -> 
     assert reported.broken == [GroupRule.OWNED]
 
 
+def test_a_process_that_came_back_and_is_replaced_once_more_has_its_time_again() -> None:
+    reported = Reported()
+    first, second, third = (Somebody(name, instance_id="i") for name in ("c1", "c2", "c3"))
+    for reported.now_s, joins in ((0.0, first), (1.0, second), (1.5, first)):
+        reported.judge.replaced(joins)
+    reported.assign(first)
+    reported.now_s = 9.0
+    reported.judge.replaced(third)
+    reported.assign(third)
+    assert reported.broken == []
+    reported.now_s = 11.1
+    reported.judge.handed_out(first, P0, 0, 5)
+    assert reported.broken == [GroupRule.OWNED]
+
+
 def test_a_partition_without_an_owner_is_told_of_after_the_bound_since_the_last_blow() -> None:
     reported = Reported()
     for reported.now_s in (0.0, 9.0, 11.0):

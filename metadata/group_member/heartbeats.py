@@ -12,8 +12,9 @@ from metadata.group_member.rebalance import MemberRebalance
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.state import Heard, MemberPhase, MemberState
 
-# Heartbeats per session to an overloaded coordinator: the joins of members that were lost would only add to its load.
-BUSY_ATTEMPTS: Final = 10
+# Attempts at a heartbeat per session, where the coordinator is overloaded or has moved: enough to find it in time. The joins of
+# members that were lost would only add to its load.
+ATTEMPTS: Final = 10
 
 
 class MemberHeartbeats:
@@ -60,7 +61,9 @@ class MemberHeartbeats:
             heard = self._member_state.answered(beat, error)
             self._heed(heard, error)
             if heard is Heard.CHECK_AGAIN or (error is not None and error.retryable):
-                again_s = self._settings.session_timeout_ms / 1000 / BUSY_ATTEMPTS if isinstance(error, Throttled) else RETRY_S_MAX
+                again_s = self._settings.session_timeout_ms / 1000 / ATTEMPTS
+                if not isinstance(error, Throttled):
+                    again_s = min(again_s, RETRY_S_MAX)
                 pause_s = min(beat_s, again_s) * (0.5 + self._jitter() / 2)
             self._check_subscription()
 

@@ -6,7 +6,17 @@ import asyncio
 
 import pytest
 
-from metadata.errors import Denied, GroupFull, InstanceFenced, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
+from metadata.errors import (
+    Denied,
+    GroupFull,
+    InstanceFenced,
+    InvalidArgument,
+    NotCoordinator,
+    OutcomeUnknown,
+    Throttled,
+    TidelogError,
+    Unavailable,
+)
 from metadata.groups.model import NO_GENERATION, NO_MEMBER
 from tests.kit.metadata.group_members import Team, partitions, with_team
 from tests.simulation.virtual_loop import virtual_loop
@@ -412,6 +422,17 @@ def test_members_do_not_ask_a_busy_coordinator_more_often_than_ten_times_in_a_se
         a.endpoints.refusals.clear()
         await team.rest()
         assert not a.heard("lost")
+
+    with_team(scenario)
+
+
+def test_a_member_with_a_short_session_finds_a_coordinator_that_moves_several_times_within_it() -> None:
+    async def scenario(team: Team) -> None:
+        (member,) = await team.of(1, session_timeout_ms=6_000, heartbeat_interval_ms=2_000)
+        member.endpoints.refusals["heartbeat"] = [NotCoordinator("moved")] * 5
+        await asyncio.sleep(10)
+        assert not member.endpoints.refusals["heartbeat"]
+        assert not member.heard("lost")
 
     with_team(scenario)
 

@@ -34,6 +34,7 @@ from gateway.access.authorization import Principal
 from gateway.kafka.frame_reader import Announced, Frame, FrameReader
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 from gateway.net.tls.client_subject import ClientSubject, subject_of_der
+from gateway.records.refused_batches import RefusedBatches
 from metadata.errors import TidelogError, TooLarge
 from segments.byte_budget import Admission
 from segments.object_store.interface import Buffer
@@ -144,6 +145,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "is_closed",
         "last_used_s",
         "listener",
+        "refused_batches",
         "sasl",
         "subject",
         "transport",
@@ -182,6 +184,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         # The state of a SASL exchange (authentication.py).
         self.sasl: Any = None
         self.subject: ClientSubject | None = None
+        # Of idempotent producers; None until one was refused.
+        self.refused_batches: RefusedBatches | None = None
         self.last_used_s = self._loop.time()
         # When the request that is being received must be whole.
         self._receive_ends_s = float("inf")

@@ -55,11 +55,12 @@ from gateway.records.append import (
 )
 from gateway.records.append import ProduceRequest as AppendRequest
 from gateway.records.partitioning import CheckedBatch
+from gateway.records.refused_batches import RefusedBatches
 from gateway.routing.forward_queue import NOT_AWAITED, ForwardedAppend
 from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, TidelogError, TooLarge
-from metadata.model import TopicId, TopicPartition
+from metadata.model import ProducerId, TopicId, TopicPartition
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection, late_commit
@@ -365,6 +366,7 @@ class KafkaProduce:
     def _answer(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
         if request.timer is not None:
             request.timer.cancel()
+        outcomes = [_reported(request, batch, outcome) for batch, outcome in zip(request.batches, outcomes, strict=True)]
         for batch, outcome in zip(request.batches, outcomes, strict=True):
             if isinstance(outcome, TidelogError):
                 self._refuse(request, batch.result, outcome, batch=batch)
@@ -448,6 +450,25 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
     if not pending.segment.outcome.done():
         return late_commit(request.produced.deadline)
     return pending.segment.outcome.result() or pending.appended
+
+
+def _reported(request: _Request, batch: _Batch, outcome: Outcome) -> Outcome:
+    """Returns the outcome that the client is told: a batch behind a refused one is refused like that one."""
+    connection = request.connection
+    if batch.checked is None or batch.checked.header.producer_id < 0:
+        return outcome
+    if connection.refused_batches is None:
+        if not isinstance(outcome, TidelogError):
+            return outcome
+        connection.refused_batches = RefusedBatches()
+    header = batch.checked.header
+    return connection.refused_batches.outcome(
+        batch.topic_partition,
+        ProducerId(header.producer_id),
+        header.base_sequence,
+        outcome,
+        now_s=asyncio.get_running_loop().time(),
+    )
 
 
 def _memory_of(request: _Request) -> int:

@@ -190,6 +190,23 @@ def test_a_repeated_batch_has_the_offsets_of_the_first_time(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
+def test_a_batch_behind_a_refused_one_is_refused_like_it(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        partition = TopicPartition(topic.id, Partition(0))
+        await cluster.led(partition)
+        partitions = cluster.brokers[0].log.partitions
+        async with client_of(cluster.brokers[0]) as client:
+            given = await client.ask("InitProducerId", 4, InitProducerIdRequest(transactional_id=None))
+            first, second, third = (produce(topic, sequenced_batch(given.producer_id, number, b"a")) for number in range(3))
+            partitions.pause(partition)
+            assert (await produced(client, 9, first)).error_code == 6  # NOT_LEADER_OR_FOLLOWER
+            partitions.resume(partition)
+            assert [(await produced(client, 9, request)).error_code for request in (second, third)] == [6, 6]
+            assert [(await produced(client, 9, request)).error_code for request in (first, second, third)] == [0, 0, 0]
+
+    run(tmp_path, scenario)
+
+
 def test_a_request_without_an_answer_closes_the_connection_where_it_fails(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         async with client_of(cluster.brokers[0]) as client:

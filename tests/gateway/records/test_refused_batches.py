@@ -1,61 +1,81 @@
-"""Once a batch of a partition is refused, no later batch of the same request goes to that partition, so that order holds."""
+"""Batches behind a refused one are refused like that one, and no others are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
-
 import pytest
 
-from gateway.records.append import AppendOptions, AppendTarget, append
-from gateway.records.partitioning import CheckedBatch
-from gateway.routing.log_service import LogService
-from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
-from metadata.model import Partition, TopicId, TopicPartition
-from metadata.topics.topic import Topic
-from segments.byte_budget import Admission, ByteBudget
-from segments.deadline import Deadline
-from segments.log.session_log import Acks
-from tests.kit.segments.batches import batch_of, header_of
-
-TOPIC_ID = TopicId("1" * 32)
-FIRST, OTHER = TopicPartition(TOPIC_ID, Partition(0)), TopicPartition(TOPIC_ID, Partition(1))
-TARGET = AppendTarget(
-    Topic(id=TOPIC_ID, name="orders", partition_count=2, settings={}, created_at_ms=0),
-    batch_bytes_max=1 << 20,
-    log_append_time=False,
-    ahead_ms_max=None,
-    broker_bytes_max=1 << 20,
+from gateway.records.refused_batches import COVERED_S, RefusedBatches
+from metadata.errors import (
+    DuplicateSequence,
+    InvalidRecord,
+    NoLeader,
+    OutOfOrderSequence,
+    ProducerFenced,
+    TidelogError,
+    UnknownProducer,
 )
+from metadata.model import Partition, ProducerId, TopicId, TopicPartition
+
+P0, P1 = (TopicPartition(TopicId("a" * 32), Partition(number)) for number in (0, 1))
+PRODUCER, OTHER = ProducerId(7), ProducerId(8)
+REFUSED, GAP = NoLeader("not led"), OutOfOrderSequence("a gap")
 
 
-class Leader:
-    """Refuses what it is asked to, once, and takes everything else."""
-
-    def __init__(self, refuses: dict[bytes, TidelogError]) -> None:
-        self.refuses = refuses
-        self.taken: list[tuple[TopicPartition, bytes]] = []
-
-    def append(self, partition: TopicPartition, batch: bytes, *_: object, **__: object) -> str:
-        refusal = self.refuses.pop(batch, None)
-        if refusal is not None:
-            raise refusal
-        self.taken.append((partition, batch))
-        return "pending"
+def told(
+    batches: RefusedBatches,
+    sequence: int,
+    outcome: TidelogError | str,
+    *,
+    partition: TopicPartition = P0,
+    producer: ProducerId = PRODUCER,
+    now_s: float = 0.0,
+) -> TidelogError | str:
+    return batches.outcome(partition, producer, sequence, outcome, now_s=now_s)
 
 
-def appended(leader: Leader, batches: Sequence[tuple[TopicPartition, bytes]]) -> list[Any]:
-    ready = [CheckedBatch(partition, batch, header_of(batch)) for partition, batch in batches]
-    admission = Admission(ByteBudget(1 << 20), 0, timeout_s=0)
-    return append(cast(LogService, leader), TARGET, ready, admission, AppendOptions(Acks.ALL, Deadline(1.0, 1.0)))
+@pytest.mark.parametrize("gap", [GAP, UnknownProducer("not known")])
+def test_batches_behind_a_refused_one_are_refused_like_it_until_it_is_appended(gap: TidelogError) -> None:
+    batches = RefusedBatches()
+    assert told(batches, 7, REFUSED) is REFUSED
+    assert told(batches, 8, gap) is REFUSED
+    assert told(batches, 9, gap) is REFUSED
+    assert told(batches, 7, "appended") == "appended"
+    assert told(batches, 9, gap) is gap, "8 is missing, and was not refused"
 
 
-@pytest.mark.parametrize(
-    "refusal", [Throttled("no room"), NoLeader("nobody leads"), ConditionFailed("an end"), StaleRouting("it grew")]
-)
-def test_batches_behind_a_refused_one_of_their_partition_are_refused_with_it_and_others_go_on(refusal: TidelogError) -> None:
-    a, b, c, d = (batch_of(name) for name in (b"a", b"b", b"c", b"d"))
-    leader = Leader({b: refusal})
-    reported = appended(leader, [(FIRST, a), (FIRST, b), (OTHER, c), (FIRST, d)])
-    assert leader.taken == [(FIRST, a), (OTHER, c)], "d is not written in front of b, which may be sent again"
-    assert reported == ["pending", refusal, "pending", refusal]
+def test_the_first_of_several_refused_batches_covers_all_behind_it() -> None:
+    batches = RefusedBatches()
+    later = NoLeader("still not led")
+    told(batches, 7, REFUSED)
+    told(batches, 8, later, now_s=COVERED_S)
+    assert told(batches, 8, GAP, now_s=COVERED_S + 1) is later
+
+
+@pytest.mark.parametrize("refused", [OutOfOrderSequence("a gap"), InvalidRecord("not a batch"), ProducerFenced("old")])
+def test_a_batch_that_may_not_be_sent_again_covers_none(refused: TidelogError) -> None:
+    batches = RefusedBatches()
+    assert told(batches, 7, refused) is refused
+    assert told(batches, 8, GAP) is GAP
+
+
+def test_no_other_partition_producer_or_earlier_batch_is_covered_and_none_for_long() -> None:
+    batches = RefusedBatches()
+    told(batches, 7, REFUSED)
+    assert told(batches, 8, GAP, partition=P1) is GAP
+    assert told(batches, 8, GAP, producer=OTHER) is GAP
+    assert told(batches, 7, GAP) is GAP
+    assert told(batches, 6, GAP) is GAP
+    assert told(batches, 8, GAP, now_s=COVERED_S + 0.1) is GAP
+
+
+def test_other_errors_of_producers_are_told_as_they_are() -> None:
+    batches = RefusedBatches()
+    told(batches, 7, REFUSED)
+    for error in (DuplicateSequence("in the log"), ProducerFenced("old")):
+        assert told(batches, 8, error) is error
+
+
+def test_sequences_wrap() -> None:
+    batches = RefusedBatches()
+    told(batches, (1 << 31) - 1, REFUSED)
+    assert told(batches, 0, GAP) is REFUSED

@@ -14,6 +14,7 @@ Invariant: an error of one partition or one member stands in its place, and refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from gateway.access.authorization import check_group, check_topic, may_see_topic
@@ -62,6 +63,8 @@ from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId,
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
 
+# Wait for the view of the topics before committed offsets are answered by names. Clients wait 30 s and longer.
+CATCH_UP_S: Final = 5.0
 # Kinds of coordinators: of groups, of transactions, of share groups.
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -313,8 +316,8 @@ class KafkaGroups:
             self._check_coordinated(call, asked.group_id)
             if by_id and asked.topics is not None:
                 await self._hear_of_ids((topic.topic_id, number) for topic in asked.topics for number in topic.partition_indexes)
-            else:  # this view may have a deleted topic of a name that was used again; its offsets mean nothing in the new one
-                await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
+            else:
+                await self._catch_up_with_names()
             stored = await self._broker.groups.offsets(asked.group_id, MemberId(asked.member_id or ""), asked.member_epoch)
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
@@ -376,6 +379,17 @@ class KafkaGroups:
         ]
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _catch_up_with_names(self) -> None:
+        """Waits until this view has each change of a topic.
+
+        It may have a deleted topic of a name that was used again. Offsets of that one mean nothing in the new one.
+
+        Where the metadata store does not answer in time, the view decides as it is. librdkafka repeats a failed OffsetFetch a few
+        times only, and its consumer reads nothing after that.
+        """
+        with suppress(Unavailable):
+            await self._broker.topic_cache.catch_up_with_all(timeout_s=CATCH_UP_S)
 
     async def _hear_of_ids(self, partitions: Iterable[tuple[bytes, int]]) -> None:
         """Returns when this broker's view has each of these partitions that exists. Raises Unavailable.

@@ -453,7 +453,7 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
 
 
 def _reported(request: _Request, batch: _Batch, outcome: Outcome) -> Outcome:
-    """Returns the outcome that the client is told: a batch behind a refused one is refused like that one."""
+    """Returns the outcome to answer with: a batch behind a refused one is refused like that one."""
     connection = request.connection
     if batch.checked is None or batch.checked.header.producer_id < 0:
         return outcome

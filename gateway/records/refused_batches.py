@@ -38,7 +38,7 @@ class RefusedBatches:
         *,
         now_s: float,
     ) -> _Appended | TidelogError:
-        """Returns the outcome that the client is told. Called in the order in which batches are answered."""
+        """Returns the outcome to answer with. Called in the order in which batches are answered."""
         key = partition, producer_id
         first = self._refused.get(key)
         if not isinstance(outcome, TidelogError):

@@ -148,6 +148,14 @@ def test_offsets_of_a_former_topic_are_not_taken_for_those_of_the_one_that_was_m
     simulated(scenario)
 
 
+def test_a_view_that_does_not_catch_up_in_time_answers_as_it_is() -> None:
+    async def scenario() -> None:
+        world = Coordinator(topic(), topic(), **{topic().id: 7})
+        assert await world.fetched(BY_NAME, topic()) == (ErrorCode.NONE, ErrorCode.NONE, 7)
+
+    simulated(scenario)
+
+
 def test_a_view_that_is_current_answers_at_once() -> None:
     async def scenario() -> None:
         world = Coordinator(topic(), topic(), **{topic().id: 7})

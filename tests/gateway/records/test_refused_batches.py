@@ -21,7 +21,7 @@ PRODUCER, OTHER = ProducerId(7), ProducerId(8)
 REFUSED, GAP = NoLeader("not led"), OutOfOrderSequence("a gap")
 
 
-def told(
+def reported(
     batches: RefusedBatches,
     sequence: int,
     outcome: TidelogError | str,
@@ -36,46 +36,46 @@ def told(
 @pytest.mark.parametrize("gap", [GAP, UnknownProducer("not known")])
 def test_batches_behind_a_refused_one_are_refused_like_it_until_it_is_appended(gap: TidelogError) -> None:
     batches = RefusedBatches()
-    assert told(batches, 7, REFUSED) is REFUSED
-    assert told(batches, 8, gap) is REFUSED
-    assert told(batches, 9, gap) is REFUSED
-    assert told(batches, 7, "appended") == "appended"
-    assert told(batches, 9, gap) is gap, "8 is missing, and was not refused"
+    assert reported(batches, 7, REFUSED) is REFUSED
+    assert reported(batches, 8, gap) is REFUSED
+    assert reported(batches, 9, gap) is REFUSED
+    assert reported(batches, 7, "appended") == "appended"
+    assert reported(batches, 9, gap) is gap, "8 is missing, and was not refused"
 
 
 def test_the_first_of_several_refused_batches_covers_all_behind_it() -> None:
     batches = RefusedBatches()
     later = NoLeader("still not led")
-    told(batches, 7, REFUSED)
-    told(batches, 8, later, now_s=COVERED_S)
-    assert told(batches, 8, GAP, now_s=COVERED_S + 1) is later
+    reported(batches, 7, REFUSED)
+    reported(batches, 8, later, now_s=COVERED_S)
+    assert reported(batches, 8, GAP, now_s=COVERED_S + 1) is later
 
 
 @pytest.mark.parametrize("refused", [OutOfOrderSequence("a gap"), InvalidRecord("not a batch"), ProducerFenced("old")])
 def test_a_batch_that_may_not_be_sent_again_covers_none(refused: TidelogError) -> None:
     batches = RefusedBatches()
-    assert told(batches, 7, refused) is refused
-    assert told(batches, 8, GAP) is GAP
+    assert reported(batches, 7, refused) is refused
+    assert reported(batches, 8, GAP) is GAP
 
 
 def test_no_other_partition_producer_or_earlier_batch_is_covered_and_none_for_long() -> None:
     batches = RefusedBatches()
-    told(batches, 7, REFUSED)
-    assert told(batches, 8, GAP, partition=P1) is GAP
-    assert told(batches, 8, GAP, producer=OTHER) is GAP
-    assert told(batches, 7, GAP) is GAP
-    assert told(batches, 6, GAP) is GAP
-    assert told(batches, 8, GAP, now_s=COVERED_S + 0.1) is GAP
+    reported(batches, 7, REFUSED)
+    assert reported(batches, 8, GAP, partition=P1) is GAP
+    assert reported(batches, 8, GAP, producer=OTHER) is GAP
+    assert reported(batches, 7, GAP) is GAP
+    assert reported(batches, 6, GAP) is GAP
+    assert reported(batches, 8, GAP, now_s=COVERED_S + 0.1) is GAP
 
 
-def test_other_errors_of_producers_are_told_as_they_are() -> None:
+def test_other_errors_of_producers_are_answered_as_they_are() -> None:
     batches = RefusedBatches()
-    told(batches, 7, REFUSED)
+    reported(batches, 7, REFUSED)
     for error in (DuplicateSequence("in the log"), ProducerFenced("old")):
-        assert told(batches, 8, error) is error
+        assert reported(batches, 8, error) is error
 
 
 def test_sequences_wrap() -> None:
     batches = RefusedBatches()
-    told(batches, (1 << 31) - 1, REFUSED)
-    assert told(batches, 0, GAP) is REFUSED
+    reported(batches, (1 << 31) - 1, REFUSED)
+    assert reported(batches, 0, GAP) is REFUSED

@@ -18,6 +18,7 @@ from metadata.model import ProducerId, TopicPartition
 
 # A client that sends again does so within this time. One that has given the first batch up must hear of the gap.
 COVERED_S: Final = 10.0
+# Partitions and producers of one connection that are remembered, those that were refused last.
 REMEMBERED_MAX: Final = 1_000
 _SEQUENCES: Final = 1 << 31
 _Appended = TypeVar("_Appended")
@@ -49,10 +50,13 @@ class RefusedBatches:
             if first is None or now_s - first[2] > COVERED_S or not _is_behind(base_sequence, first[0]):
                 return outcome
             return first[1]
-        if outcome.retryable and len(self._refused) < REMEMBERED_MAX:
+        if outcome.retryable:
             if first is not None and _is_behind(base_sequence, first[0]):
                 base_sequence = first[0]
-            self._refused[key] = base_sequence, outcome, now_s
+            self._refused.pop(key, None)  # the newest stay
+            self._refused[key] = base_sequence, outcome.with_traceback(None), now_s
+            if len(self._refused) > REMEMBERED_MAX:
+                del self._refused[next(iter(self._refused))]
         return outcome
 
 

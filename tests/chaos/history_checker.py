@@ -186,7 +186,7 @@ class _Findings:
                 continue
             if value not in sent:
                 reported.add(value)
-                yield Violation("made-up", f"{value} lies at {_at(position)} ({by}), and nobody sent it")
+                yield Violation("made-up", f"{value} lies at {_at(position)} ({by}), and no client sent it")
             elif value in refused:
                 reported.add(value)
                 yield Violation("refused-write", f"{value} was refused ({refused[value]}), and lies at {_at(position)} ({by})")

@@ -338,6 +338,6 @@ class Consumer(SimulatedProcess):
                         self._committed[at] = offset
 
     def commit_of_now(self) -> tuple[MemberId, Generation, dict[TopicPartition, CommittedOffset]]:
-        """What it would commit, for somebody who sends it late."""
+        """Returns what it would commit now. A test sends that late."""
         offsets = {stored_as(at): CommittedOffset(offset=offset, committed_at_ms=0) for at, offset in self._positions.items()}
         return self.member.member_id, self.member.generation, offsets

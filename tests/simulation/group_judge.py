@@ -5,8 +5,8 @@
     generation  none is given twice, and none is told before it is stored
     committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged;
                 no two members commit one partition in one generation, or in one epoch of KIP-848
-    delivered   every offset reaches the group; in worlds where nobody came to harm, exactly once, but for offsets of a member that
-                left in the moment between the end of a rebalance and the answer to its join: its last commit is refused
+    delivered   every offset reaches the group. In worlds without harm each does so once. Excepted are offsets of a member that left
+                between the end of a rebalance and the answer to its join, since its last commit is refused
     answered    every call is answered within its bound
 
 A process that is frozen owns what it owned, until its own clock says otherwise: so it is judged by what it does when it wakes.

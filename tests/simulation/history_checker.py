@@ -339,7 +339,7 @@ class _Findings:
         together = {(event.topic, record) for event in self._together.values() for record in event.records}
         for (partition, record), offset in self._offsets.items():
             if (partition, record) not in sent and (self._topic(partition), record) not in together:
-                yield Violation(Invariant.TRUTHFUL, f"{record} lies at offset {offset} of {partition}, and nobody sent it there")
+                yield Violation(Invariant.TRUTHFUL, f"{record} lies at offset {offset} of {partition}, and no client sent it there")
 
     def log_is_dense_and_unique(self) -> Iterable[Violation]:
         """unique, fenced"""

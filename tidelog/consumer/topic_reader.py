@@ -27,6 +27,8 @@ from tidelog.transport.routes import TopicRoute
 
 # About where topics begin.
 QUESTIONS_AT_ONCE: Final = 16
+# Routes that are asked for again where brokers disagree on which topic has the name; then the reader reports it as unknown.
+FORMER_ROUTES_MAX: Final = 3
 
 log = logging.getLogger("tidelog")
 
@@ -98,13 +100,14 @@ class TopicReader:
             route = await self._connection.route(topic, fresh=True)
             if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
                 route = await self._connection.route(topic, from_store=True)
-            while True:
-                begin = await self._begin_in(route)
+            begin = await self._begin_in(route)
+            for _ in range(FORMER_ROUTES_MAX):
                 # A broker that lags has named a deleted topic. Nothing of it was read, so the present one is read instead.
-                now = await self._connection.route(topic) if begin.is_unknown else route
-                if now.topic_id == route.topic_id:
-                    return begin
+                if not begin.is_unknown or (now := await self._connection.route(topic)).topic_id == route.topic_id:
+                    break
                 route = now
+                begin = await self._begin_in(route)
+            return begin
         except UnknownTopic:
             if self.subscription.pattern is None:
                 raise

@@ -6,8 +6,7 @@ Before a change, the view of the topics catches up with the metadata store. Anot
 topic that the operator names, or that the group has read.
 
 Invariants: `validate_only` writes nothing. A seek whose target is unknown for one partition moves none. At most 128 offsets are
-written
-at one instant: if a longer seek fails half-way, each partition says whether it was moved.
+written at one instant: if a longer seek fails half-way, each partition says whether it was moved.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class ObjectRequests:
     async def send(
         self, operation: str, key: str, headers: Mapping[str, str], body: Callable[[], Any] | None = None
     ) -> S3Answer | None:
-        """Returns the answer; None where botocore has to send the request, of which nothing was sent.
+        """Returns the answer. Returns None, and sends nothing, where botocore has to send the request.
 
         `operation` is PutObject or GetObject. `headers` have names in lower case. `body` makes the body of one request. Raises
         ClientError for what the store refuses, and the errors of botocore's HTTP session.

@@ -106,7 +106,7 @@ def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalan
         after = await next_generation(at, 2, leader, third)
         assert cut not in [member.member_id for member in after.members]
         assert virtual_loop().time() >= owner.member_state.holds_until_s, "two would own it"
-        assert virtual_loop().time() < owner.member_state.holds_until_s + 4, "and nobody waits for it for longer"
+        assert virtual_loop().time() < owner.member_state.holds_until_s + 4, "no member waits longer for it"
 
     with_cluster(scenario)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.records.refused_batches import COVERED_S, RefusedBatches
+from gateway.records.refused_batches import COVERED_S, REMEMBERED_MAX, RefusedBatches
 from metadata.errors import (
     DuplicateSequence,
     InvalidRecord,
@@ -73,6 +73,15 @@ def test_other_errors_of_producers_are_answered_as_they_are() -> None:
     reported(batches, 7, REFUSED)
     for error in (DuplicateSequence("in the log"), ProducerFenced("old")):
         assert reported(batches, 8, error) is error
+
+
+def test_the_partitions_that_were_refused_last_are_remembered() -> None:
+    batches = RefusedBatches()
+    for number in (0, *range(1, REMEMBERED_MAX), 0, REMEMBERED_MAX):
+        reported(batches, 7, REFUSED, partition=TopicPartition(TopicId("a" * 32), Partition(number)))
+    assert reported(batches, 8, GAP) is REFUSED, "it was refused once more"
+    assert reported(batches, 8, GAP, partition=P1) is GAP
+    assert reported(batches, 8, GAP, partition=TopicPartition(TopicId("a" * 32), Partition(REMEMBERED_MAX))) is REFUSED
 
 
 def test_sequences_wrap() -> None:

@@ -152,7 +152,7 @@ def test_until_it_has_its_assignment_heartbeats_keep_the_session_alone() -> None
     member_state.joined(joined(2))
     for sent_s in range(111, 165):
         assert answered(member_state, None, sent_s=sent_s) is Heard.NOTHING_NEW
-    assert member_state.holds_until_s == pytest.approx(110 + 58), "whoever does not ask for the assignment in time is lost"
+    assert member_state.holds_until_s == pytest.approx(110 + 58), "a member that does not ask for its assignment in time is lost"
     member_state.sync_request({}, now_s=165)
     member_state.synced(synced(P0))
     answered(member_state, None, sent_s=168)

@@ -457,7 +457,7 @@ def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_h
 
 
 def test_those_who_catch_up_with_all_topics_at_once_share_a_read_that_begins_after_all_of_them_have_asked() -> None:
-    """As when many consumers restart, and each asks its coordinator for its offsets."""
+    """Many consumers restart, and each asks its coordinator for its offsets."""
 
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()

@@ -1,4 +1,4 @@
-"""Where rows go if a broker describes a topic that was deleted, and made again since."""
+"""The Spark sink writes to the present topic, although a broker describes a deleted one of the same name."""
 
 from __future__ import annotations
 

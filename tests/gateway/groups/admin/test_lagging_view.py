@@ -1,4 +1,4 @@
-"""What operators ask at a coordinator that has not heard yet of what became of a topic: on a virtual clock."""
+"""Operators describe, seek and delete offsets at a coordinator whose view of the topics lags. The clock is virtual."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def test_reading_drops_the_entries_of_a_topic_that_is_deleted_in_the_store_too()
 
 
 def test_many_who_ask_for_a_missing_topic_share_a_read_of_the_store() -> None:
-    """As consumers do that poll it."""
+    """Consumers poll a missing topic like this."""
 
     async def scenario(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         broker = cast(BrokerApi, SimpleNamespace(topic_cache=cache, topics=TopicRegistry(store)))

@@ -220,8 +220,12 @@ async def led_elsewhere(cluster: Cluster, topic: Topic, number: int, leaving: Br
     """The leader of the partition once `leaving` has handed it over, as every broker knows it."""
     partition = partition_of(topic, number)
     leaving.stop()
-    for broker in cluster.brokers:
-        await until(lambda broker=broker: (led := broker.leader(partition)) is not None and led.broker_id != leaving.broker_id)  # type: ignore[misc]
+
+    def is_handed_over() -> bool:
+        leaders = [broker.leader(partition) for broker in cluster.brokers]
+        return all(led is not None and led.broker_id != leaving.broker_id for led in leaders)
+
+    await until(is_handed_over)
     leader = cluster.leader(partition)
     await until(lambda: partition in leader.log.partitions)
     return leader

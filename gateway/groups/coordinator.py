@@ -83,13 +83,15 @@ class GroupCoordinator:
         session: Callable[[], SessionId],
         coordinates: Callable[[str], bool],
         verify: Callable[[], Awaitable[None]],
+        is_proven: Callable[[], bool],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
         topics: GroupTopics = no_topics,
         hear_of: HearOf = nothing_to_hear_of,
     ) -> None:
         """`coordinates` returns whether a group belongs to this broker, by its view of the cluster. `verify` raises NoCoordinator
-        if that was not proven lately (coordinator_lease.py): then members cannot be answered. `new_member_id` makes an id from a
+        if that was not proven lately (coordinator_lease.py): then members cannot be answered. `is_proven` returns whether `verify`
+        would return at once. `new_member_id` makes an id from a
         client id or an instance id. `now_ms` is the wall clock. `topics` returns all topics of the cluster.
         `hear_of` returns when `topics` has each of some partitions that exists; it raises Unavailable.
         """
@@ -99,6 +101,7 @@ class GroupCoordinator:
         self._session = session
         self._coordinates = coordinates
         self._verify = verify
+        self._is_proven = is_proven
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self._topics = topics
@@ -185,13 +188,15 @@ class GroupCoordinator:
         held = await self._loaded(name)
         await self._verify()
         held.check_here()
-        _check_classic(name, held.group)
-        try:
-            check_heartbeat(held.group, member_id, instance_id, generation)
-        except RebalanceInProgress:
-            held.heard(member_id)
-            raise
-        held.heard(member_id)
+        _take_heartbeat(held, member_id, instance_id, generation)
+
+    def heartbeat_at_once(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> bool:
+        """Takes a heartbeat as `heartbeat` does, and returns True. False, without any effect, if that has to wait."""
+        held = self._loaded_and_proven(name)
+        if held is None:
+            return False
+        _take_heartbeat(held, member_id, instance_id, generation)
+        return True
 
     async def beat(self, name: str, request: Heartbeat) -> Beat:
         """Takes a heartbeat of a member of KIP-848, by which it also joins and leaves. Raises what refuses it."""
@@ -202,7 +207,21 @@ class GroupCoordinator:
                 beat = await self._work.done(held.beat(request))
         await self._verify()
         held.check_here()
+        return self._with_interval(beat)
+
+    def beat_at_once(self, name: str, request: Heartbeat) -> Beat | None:
+        """Takes a heartbeat of KIP-848 as `beat` does. None, without any effect, if that has to wait."""
+        held = self._loaded_and_proven(name)
+        beat = held.beat_at_rest(request) if held is not None else None
+        return None if beat is None else self._with_interval(beat)
+
+    def _with_interval(self, beat: Beat) -> Beat:
         return beat._replace(interval_ms=self._settings.group_consumer_heartbeat_interval_ms)
+
+    def _loaded_and_proven(self, name: str) -> CoordinatedGroup | None:
+        """Returns the group if it is loaded, and if it is proven that this broker coordinates it."""
+        held = self._groups.get(name)
+        return held if held is not None and held.loaded_by == self._session() and self._is_proven() else None
 
     @asynccontextmanager
     async def _proven_refusals(self, held: CoordinatedGroup) -> AsyncIterator[None]:
@@ -294,10 +313,11 @@ class GroupCoordinator:
             at_ms = self._now_ms()
             for start in range(0, len(sound), OPERATIONS_MAX):
                 part = sound[start : start + OPERATIONS_MAX]
-                dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
-                writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
+                dated = [replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part]
+                keys = self._layout.offset_keys(name, part)
+                writes = [OffsetWrite(Put(key, encode_offset(offset)), offset) for key, offset in zip(keys, dated, strict=True)]
                 try:
-                    written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
+                    written = await held.write_offsets(writes, check, only_forward=only_forward)
                 except asyncio.CancelledError:  # the offsets may be written all the same
                     self.known_offsets.forget(name)
                     raise
@@ -307,7 +327,10 @@ class GroupCoordinator:
                     refused.update(dict.fromkeys(sound[start:], error))
                     return
                 self.counts.offsets_committed += len(written)
-                self.known_offsets.committed(name, {at: dated[at] for at in part if key_of(writes[at]) in written})
+                landed = {*map(key_of, written)}
+                self.known_offsets.committed(
+                    name, {at: offset for at, offset, key in zip(part, dated, keys, strict=True) if key in landed}
+                )
             self.counts.commits += 1
             held.heard(member_id)
 
@@ -316,9 +339,6 @@ class GroupCoordinator:
         else:  # a client that hangs up must not leave a part of what it commits
             await self._work.done(write())
         return refused
-
-    def _write_of(self, name: str, at: TopicPartition, committed: CommittedOffset) -> OffsetWrite:
-        return OffsetWrite(Put(self._layout.offset(name, at), encode_offset(committed)), committed)
 
     async def _committed_by_key(self, name: str) -> dict[str, CommittedOffset]:
         """Returns the readable offsets: a damaged offset bounds nothing, and a commit replaces it."""
@@ -510,6 +530,16 @@ class GroupCoordinator:
     def _slept(self) -> None:
         for held in self._groups.values():
             held.restart_sessions()
+
+
+def _take_heartbeat(held: CoordinatedGroup, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+    _check_classic(held.name, held.group)
+    try:
+        check_heartbeat(held.group, member_id, instance_id, generation)
+    except RebalanceInProgress:
+        held.heard(member_id)
+        raise
+    held.heard(member_id)
 
 
 def _check_classic(name: str, group: Group) -> None:

@@ -108,12 +108,17 @@ class CoordinatorLease:
         """Adds a callback for each proof, with the seconds since the proof before. It must neither block nor raise."""
         self._subscribers.append(proven)
 
+    @property
+    def is_fresh(self) -> bool:
+        """True if `verify` returns at once, and no proof need be sought yet."""
+        return not self._is_over and _now_s() - self._proven_s < REFRESH_S
+
     async def verify(self) -> None:
         """Returns if this broker's view was proven PROOF_S ago at most; waits for a proof otherwise. Raises NoCoordinator."""
         while True:
             if self._is_over:
                 raise NoCoordinator("this broker stops, and coordinates no group any more", hint=_ASK_ANOTHER)
-            if _now_s() - self._proven_s < REFRESH_S:
+            if self.is_fresh:
                 return
             before_s = self._proven_s
             self._wanted.set()

@@ -131,6 +131,14 @@ class GroupRouter:
         asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
         await self._asked(coordinator, name, "Heartbeat", asked, groups_pb2.HeartbeatResponse, ANSWER_S)
 
+    def heartbeat_at_once(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> bool:
+        """Takes a heartbeat as `heartbeat` does, and returns True. False, without any effect, if that has to wait."""
+        return self._coordinators.here(name) and self._here.heartbeat_at_once(name, member_id, instance_id, generation)
+
+    def beat_at_once(self, name: str, request: Heartbeat) -> Beat | None:
+        """Takes a heartbeat of KIP-848 as `beat` does. None, without any effect, if that has to wait."""
+        return self._here.beat_at_once(name, request) if self._coordinators.here(name) else None
+
     async def beat(self, name: str, request: Heartbeat) -> Beat:
         """Takes a heartbeat of a member of KIP-848, as GroupCoordinator.beat."""
         coordinator = self._coordinators.elsewhere(name)
@@ -164,10 +172,13 @@ class GroupRouter:
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
         outcome is unknown. `only_forward`: as in GroupCoordinator.commit."""
-        await self._topics.hear_of(offsets, timeout_s=LOOKUP_S)
+        unknown = [at for at in offsets if not self._topics.knows(at)]
+        if unknown:
+            await self._topics.hear_of(unknown, timeout_s=LOOKUP_S)
         coordinator = self._coordinators.elsewhere(name)
-        refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
-        sound = {at: offset for at, offset in offsets.items() if at not in refused}
+        # Without a wait all are known. In a wait, those that were known may have been deleted.
+        refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None} if unknown else {}
+        sound = {at: offset for at, offset in offsets.items() if at not in refused} if refused else offsets
         if coordinator is None:
             return refused | await self._here.commit(name, member_id, instance_id, generation, sound, only_forward=only_forward)
         asked = groups_pb2.OffsetCommitRequest(

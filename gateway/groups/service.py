@@ -70,6 +70,7 @@ class GroupService:
             session=coordinators.session,
             coordinates=coordinators.here,
             verify=self.view.verify,
+            is_proven=lambda: self.view.is_fresh,
             now_ms=now_ms,
             new_member_id=new_member_id,
             topics=topics_of(topics),

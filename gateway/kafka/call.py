@@ -36,3 +36,5 @@ class Handler(NamedTuple):
     needs: RequiredAccess
     # Returns the response, which is encoded in the version of the request.
     handle: Callable[[KafkaCall, Any], Awaitable[Any]]
+    # Returns the response without a wait; None, without any effect, if `handle` has to answer. A task costs more than a heartbeat.
+    handle_at_once: Callable[[KafkaCall, Any], Any] | None = None

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from gateway.access.authorization import check_group, check_topic, may_see_topic
+from gateway.access.authorization import check_group, may_see_topic
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import wait_timeout_s
@@ -189,12 +189,17 @@ class KafkaGroups:
         """Keeps a member in its group, and answers whether a rebalance is in progress."""
         try:
             self._check_coordinated(call, request.group_id)
-            await self._broker.groups.heartbeat(
-                request.group_id,
-                MemberId(request.member_id),
-                InstanceId(request.group_instance_id or ""),
-                Generation(request.generation_id),
-            )
+            await self._broker.groups.heartbeat(*_heartbeat(request))
+        except TidelogError as error:
+            return HeartbeatResponse(error_code=group_code(error))
+        return HeartbeatResponse()
+
+    def heartbeat_at_once(self, call: KafkaCall, request: HeartbeatRequest) -> HeartbeatResponse | None:
+        """Answers as `heartbeat` does. None if this broker has to ask, or to read, before it can."""
+        try:
+            check_group(request.group_id)
+            if not self._broker.groups.heartbeat_at_once(*_heartbeat(request)):
+                return None
         except TidelogError as error:
             return HeartbeatResponse(error_code=group_code(error))
         return HeartbeatResponse()
@@ -239,8 +244,10 @@ class KafkaGroups:
             elif not request.member_id:  # no later commit would correct one for a deleted topic whose name was used again
                 await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
             named = [
-                (self._name(topic.name, topic.topic_id, by_id=call.version >= BY_ID), partition.partition_index)
-                for topic, partition in asked
+                (name, partition.partition_index)
+                for topic in request.topics
+                for name in (self._name(topic.name, topic.topic_id, by_id=call.version >= BY_ID),)
+                for partition in topic.partitions
             ]
             resolved = await self._resolve(named)
             offsets = {
@@ -322,8 +329,9 @@ class KafkaGroups:
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
             named = [
-                (self._name(topic.name, topic.topic_id, by_id=by_id), number)
+                (name, number)
                 for topic in asked.topics
+                for name in (self._name(topic.name, topic.topic_id, by_id=by_id),)
                 for number in topic.partition_indexes
             ]
             found = await self._resolve(named)
@@ -411,22 +419,22 @@ class KafkaGroups:
 
     async def _resolve(self, named: Sequence[tuple[_Named | TidelogError, int]]) -> list[TopicPartition | TidelogError]:
         """Returns the partitions of these topics, or why a caller may not name them."""
-        refused: dict[int, TidelogError] = {}
-        for index, (name, _) in enumerate(named):
-            if isinstance(name, TidelogError):
-                refused[index] = name
-                continue
-            try:
-                check_topic(name.name)
-            except TidelogError as error:
-                refused[index] = error.with_traceback(None)
         asked = [
             NamedPartition(name.name, number, name.topic_id.hex() if name.topic_id != ZERO_UUID else "")
-            for index, (name, number) in enumerate(named)
-            if index not in refused and isinstance(name, _Named)
+            for name, number in named
+            if isinstance(name, _Named)
         ]
         found = iter(await resolve_partitions(self._broker, asked))
-        return [refused[index] if index in refused else next(found) for index in range(len(named))]
+        return [name if isinstance(name, TidelogError) else next(found) for name, _ in named]
+
+
+def _heartbeat(request: HeartbeatRequest) -> tuple[str, MemberId, InstanceId, Generation]:
+    return (
+        request.group_id,
+        MemberId(request.member_id),
+        InstanceId(request.group_instance_id or ""),
+        Generation(request.generation_id),
+    )
 
 
 def _offset_response(

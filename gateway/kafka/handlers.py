@@ -92,4 +92,10 @@ def kafka_handlers(
         "DescribeTopicPartitions": (0, 0, metadata.describe_topic_partitions),
     }
     keys = {api.name: key for key, api in APIS.items()}
-    return {keys[name]: Handler(low, high, KAFKA_CALLS[name], handle) for name, (low, high, handle) in served.items()}
+    at_once: dict[str, Callable[[KafkaCall, Any], Any]] = {
+        "Heartbeat": groups.heartbeat_at_once,
+        "ConsumerGroupHeartbeat": heartbeats.heartbeat_at_once,
+    }
+    return {
+        keys[name]: Handler(low, high, KAFKA_CALLS[name], handle, at_once.get(name)) for name, (low, high, handle) in served.items()
+    }

@@ -1,7 +1,8 @@
 """Admits the requests of all Kafka connections of a broker, finds their handlers, and sends the responses.
 
     frame ─▶ header ─▶ is the version served? ─▶ is the client authenticated? ─┬▶ Produce ─▶ produce.py, at once
-                └ no: closed                          └ no: closed              └▶ any other ─▶ its handler, in order
+                └ no: closed                          └ no: closed              ├▶ a heartbeat ─▶ at once, if it need not wait
+                                                                                └▶ any other ─▶ its handler, in order
 
     a long frame ─▶ memory of the log's buffer for Produce, of the listeners' own budget for any other API ─▶ received
 
@@ -144,11 +145,40 @@ class KafkaRequests:
             return
         handler = self._handlers[header.api_key]
         answer = connection.answer()
+        if connection.is_free and self._answer_at_once(connection, answer, handler, api, header, frame.data):
+            if admission is not None:
+                admission.release()
+            return
         if admission is not None:
             answer.release = admission.release  # where the connection is lost before the request is handled
         # Decoded in its turn: structs of short fields take 50 times the memory of their bytes.
         data = frame.data if frame.is_owned else bytes(frame.data)
         connection.enqueue(answer, partial(self._answer, connection, answer, handler, api, header, data, admission))
+
+    def _answer_at_once(
+        self,
+        connection: KafkaConnection,
+        answer: Answer,
+        handler: Handler,
+        api: Api,
+        header: RequestHeader,
+        data: Buffer,
+    ) -> bool:
+        """Answers a request whose handler waits for nothing. Returns False, without any effect, if it has to wait."""
+        if handler.handle_at_once is None:
+            return False
+        message = api.decode(data, header.body_offset, header.api_version)
+        authorized = self.authorize(connection, api.name, handler.needs)
+        call = KafkaCall(connection, header.api_version, header.client_id or "", authorized)
+        with acting(authorized):
+            response = handler.handle_at_once(call, message)
+        if response is None:
+            return False
+        self._traffic.calls += 1
+        if authorized is not None and self._guard is not None:
+            self._guard.ended(authorized, "")
+        connection.decide(answer, self._encoded(call, api, header, response, request_bytes=len(data)))
+        return True
 
     async def _answer(
         self,

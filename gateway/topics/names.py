@@ -62,8 +62,13 @@ async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition
     Unavailable, Corrupt."""
     yielder = LoopYielder()
     found: list[TopicPartition | TidelogError] = []
+    topics: dict[NamedTopic, Topic | TidelogError] = {}
     for name in named:
-        found.append(_partition(broker, name))
+        asked = NamedTopic(name.topic, name.topic_id)
+        topic = topics.get(asked)
+        if topic is None:
+            topic = topics[asked] = _topic(broker, asked)
+        found.append(_partition_of(topic, name.partition))
         await yielder.step()
     missing = [name.topic for name, partition in zip(named, found, strict=True) if isinstance(partition, NotFound)]
     if not missing:
@@ -190,11 +195,14 @@ def _topic(broker: TopicLookup, named: NamedTopic, fresh: _Fresh | None = None) 
 
 
 def _partition(broker: TopicLookup, named: NamedPartition, fresh: _Fresh | None = None) -> TopicPartition | TidelogError:
-    topic = _topic(broker, NamedTopic(named.topic, named.topic_id), fresh)
+    return _partition_of(_topic(broker, NamedTopic(named.topic, named.topic_id), fresh), named.partition)
+
+
+def _partition_of(topic: Topic | TidelogError, number: int) -> TopicPartition | TidelogError:
     if isinstance(topic, TidelogError):
         return topic
     try:
-        return partition_of(topic, named.partition)
+        return partition_of(topic, number)
     except TidelogError as error:
         return error.with_traceback(None)
 

@@ -66,7 +66,7 @@ def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError
         return InvalidArgument(
             f"a leader epoch of {committed.leader_epoch} can't be committed", hint="Leave it out, or send -1.", field="leader_epoch"
         )
-    if (size := len(committed.metadata.encode(errors="replace"))) > settings.offset_metadata_bytes_max:
+    if committed.metadata and (size := len(committed.metadata.encode(errors="replace"))) > settings.offset_metadata_bytes_max:
         return TooLarge(
             f"the metadata of a committed offset have {size} bytes; {settings.offset_metadata_bytes_max} is the most",
             hint="Keep less with it, or raise offset_metadata_bytes_max of the brokers.",

@@ -33,6 +33,7 @@ Invariant: a key that was built here parses to what it was built from, and no tw
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
@@ -247,7 +248,12 @@ class KeyLayout:
         return f"{self.committed_offsets}{_quoted(group)}/"
 
     def offset(self, group: str, partition: TopicPartition) -> str:
-        return f"{self.offsets(group)}{partition.topic_id}/{partition.partition}"
+        return self.offset_keys(group, (partition,))[0]
+
+    def offset_keys(self, group: str, partitions: Iterable[TopicPartition]) -> list[str]:
+        """The keys of what one group has committed for these partitions, in their order."""
+        prefix = self.offsets(group)
+        return [f"{prefix}{partition.topic_id}/{partition.partition}" for partition in partitions]
 
     def parse_offset(self, key: str) -> tuple[str, TopicPartition]:
         """The group and the partition in a key under `committed_offsets`; Corrupt where it holds none."""

@@ -62,17 +62,24 @@ def _operation_size(operation: Operation) -> int:
                 key=operation.key,
                 size=len(operation.value),
             )
-        return len(check_key(operation.key)) + len(operation.value) + REQUEST_OVERHEAD_BYTES
+        return _key_size(operation.key) + len(operation.value) + REQUEST_OVERHEAD_BYTES
     if isinstance(operation, Delete):
-        return len(check_key(operation.key)) + REQUEST_OVERHEAD_BYTES
+        return _key_size(operation.key) + REQUEST_OVERHEAD_BYTES
     if not operation.prefix:
         raise InvalidArgument("refusing to delete the empty prefix, which is every key of the store")
     return len(encode_key(operation.prefix)) + REQUEST_OVERHEAD_BYTES
 
 
+def _key_size(key: str) -> int:
+    return len(key) if key and key.isascii() else len(check_key(key))
+
+
 def _written_twice(operations: Sequence[Operation]) -> bytes | None:
     """Returns a key that breaks etcd's rule: two puts, or a put and a delete, of one key in a transaction."""
-    puts = sorted(encode_key(operation.key) for operation in operations if isinstance(operation, Put))
+    keys = [operation.key for operation in operations if isinstance(operation, Put)]
+    if len(keys) == len(operations) == len(set(keys)):
+        return None
+    puts = sorted(map(encode_key, keys))
     for first, second in pairwise(puts):
         if first == second:
             return first

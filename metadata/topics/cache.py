@@ -133,7 +133,7 @@ class TopicCache:
         """Returns when this cache knows each of these partitions that existed at the time of the call. It reads the store once,
         and only where one is unknown here. Raises Unavailable where the store, or the watch, does not answer in time.
         """
-        if any(not self._knows(partition) for partition in partitions):
+        if any(not self.knows(partition) for partition in partitions):
             await self.catch_up_with_all(timeout_s=timeout_s)
 
     async def catch_up_with_all(self, *, timeout_s: float) -> None:
@@ -162,9 +162,10 @@ class TopicCache:
                 reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
             return reading.revision
 
-    def _knows(self, partition: TopicPartition) -> bool:
+    def knows(self, partition: TopicPartition) -> bool:
+        """Returns whether this cache has the partition."""
         topic = self._by_id.get(partition.topic_id)
-        return topic is not None and partition.partition < topic.partition_count
+        return topic is not None and 0 <= partition.partition < topic.partition_count
 
     def settings(self, topic_id: TopicId) -> TopicSettings:
         """Returns the settings of the topic, defaults filled in. Raises as `by_id` does."""

@@ -89,6 +89,7 @@ class GroupBroker(CalledProcess):
             session=self.coordinators.session,
             coordinates=self.coordinators.here,
             verify=self.view.verify,
+            is_proven=lambda: self.view.is_fresh,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(site.member_ids)}"),
             topics=site.topics.group_topics,

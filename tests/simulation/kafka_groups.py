@@ -121,6 +121,9 @@ class ModelTopics:
     def by_id(self, topic_id: TopicId) -> Topic:
         return self.get(name_of(topic_id))
 
+    def knows(self, partition: TopicPartition) -> bool:
+        return partition.partition < self.counts.get(name_of(partition.topic_id), 0)
+
     async def hear_of(self, partitions: Iterable[TopicPartition], *, timeout_s: float) -> None:
         """Each is known."""
 
@@ -255,7 +258,10 @@ class KafkaGroupCalls:
 
     async def heartbeat(self, handlers: KafkaHandlers, group: str, member: MemberId, instance: InstanceId, generation: int) -> None:
         request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member, group_instance_id=instance or None)
-        raise_for((await handlers.groups.heartbeat(self._call(HEARTBEAT), request)).error_code, "Heartbeat")
+        answer = handlers.groups.heartbeat_at_once(self._call(HEARTBEAT), request)
+        if answer is None:
+            answer = await handlers.groups.heartbeat(self._call(HEARTBEAT), request)
+        raise_for(answer.error_code, "Heartbeat")
 
     async def leave(
         self, handlers: KafkaHandlers, group: str, leaving: Sequence[tuple[MemberId, InstanceId]]
@@ -335,7 +341,9 @@ class KafkaGroupCalls:
                 for topic_id, numbers in owned.items()
             ],
         )
-        answer = await handlers.heartbeats.heartbeat(self._call(CONSUMER_HEARTBEAT), request)
+        answer = handlers.heartbeats.heartbeat_at_once(self._call(CONSUMER_HEARTBEAT), request)
+        if answer is None:
+            answer = await handlers.heartbeats.heartbeat(self._call(CONSUMER_HEARTBEAT), request)
         raise_for(answer.error_code, "ConsumerGroupHeartbeat")
         assignment = None
         if answer.assignment is not None:

@@ -24,7 +24,7 @@ from gateway.kafka.protocol.admin_messages import (
 )
 from metadata.errors import TidelogError
 from metadata.groups.model import InstanceId, MemberId
-from metadata.groups.reconciliation.model import JOINING, Heartbeat, Partitions
+from metadata.groups.reconciliation.model import JOINING, Beat, Heartbeat, Partitions
 from metadata.model import Partition, TopicId, TopicPartition
 
 # From here on the client makes the id of its member.
@@ -41,21 +41,43 @@ class KafkaHeartbeats:
     async def heartbeat(self, call: KafkaCall, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         """Answers with the member's epoch, and with its assignment where that changed."""
         try:
-            asked = _asked(call, request)
-            check_group(request.group_id)
-            for topic in request.subscribed_topic_names or ():
-                check_topic(topic)
+            asked = _checked(call, request)
             if call.connection.listener.route is Route.DIRECT:
                 self._broker.groups.check_here(request.group_id)
-            beat = await self._broker.groups.beat(request.group_id, asked)
+            return _response(await self._broker.groups.beat(request.group_id, asked))
         except TidelogError as error:
-            return ConsumerGroupHeartbeatResponse(error_code=group_topic_code(error), error_message=error_text(error))
-        return ConsumerGroupHeartbeatResponse(
-            member_id=beat.member_id,
-            member_epoch=beat.epoch,
-            heartbeat_interval_ms=beat.interval_ms,
-            assignment=None if beat.assignment is None else _assignment(beat.assignment),
-        )
+            return _refused(error)
+
+    def heartbeat_at_once(self, call: KafkaCall, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse | None:
+        """Answers as `heartbeat` does. None if the heartbeat changes its group, or this broker has to ask before it can answer."""
+        if request.member_epoch <= JOINING:
+            return None
+        try:
+            beat = self._broker.groups.beat_at_once(request.group_id, _checked(call, request))
+        except TidelogError as error:
+            return _refused(error)
+        return None if beat is None else _response(beat)
+
+
+def _checked(call: KafkaCall, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:
+    asked = _asked(call, request)
+    check_group(request.group_id)
+    for topic in request.subscribed_topic_names or ():
+        check_topic(topic)
+    return asked
+
+
+def _response(beat: Beat) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(
+        member_id=beat.member_id,
+        member_epoch=beat.epoch,
+        heartbeat_interval_ms=beat.interval_ms,
+        assignment=None if beat.assignment is None else _assignment(beat.assignment),
+    )
+
+
+def _refused(error: TidelogError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=group_topic_code(error), error_message=error_text(error))
 
 
 def _asked(call: KafkaCall, request: ConsumerGroupHeartbeatRequest) -> Heartbeat:

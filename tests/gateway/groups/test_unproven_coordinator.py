@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.groups.coordinator_lease import PROOF_S
-from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
+from metadata.errors import NoCoordinator, RebalanceInProgress, StaleGeneration, UnknownMember
 from metadata.groups.model import GroupPhase, MemberId
 from tests.kit.gateway.coordinated_groups import Cluster, outcome, with_cluster
 from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS
@@ -21,6 +21,40 @@ def test_members_are_answered_only_while_it_is_proven_that_their_group_is_coordi
         assert await outcome(b1.join(second)) is NoCoordinator
         b1.unproven = None
         await b1.heartbeat(first, 1)
+
+    with_cluster(scenario)
+
+
+def test_a_heartbeat_is_answered_at_once_only_by_a_proven_coordinator_that_has_loaded_the_group() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        assert b1.heartbeat_at_once(first, 1) is True
+        assert b1.heartbeat_at_once("unknown", 1) is UnknownMember
+        assert b1.heartbeat_at_once(first, 9) is StaleGeneration
+        b1.unproven = "etcd is silent"
+        assert b1.heartbeat_at_once(first, 1) is b1.heartbeat_at_once("unknown", 1) is False
+        b1.unproven = None
+        assert b1.heartbeat_at_once(first, 1) is True
+        b1.session += 1
+        assert b1.heartbeat_at_once(first, 1) is False  # another broker may have had the group meanwhile
+        await b1.heartbeat(first, 1)
+        assert b1.heartbeat_at_once(first, 1) is True
+        b1.hand_over()
+        assert b1.heartbeat_at_once(first, 1) is False
+
+    with_cluster(scenario)
+
+
+def test_a_heartbeat_that_is_answered_at_once_keeps_its_member_in_the_group() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        for _ in range(4):
+            await asyncio.sleep(SESSION_MS / 2000)
+            assert b1.heartbeat_at_once(first, 1) in (True, RebalanceInProgress)
+        assert first in (await b1.groups.describe("g")).members
+        assert second not in (await b1.groups.describe("g")).members
 
     with_cluster(scenario)
 

@@ -23,7 +23,10 @@ from gateway.kafka.protocol.client_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     InitProducerIdRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
 )
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
@@ -144,3 +147,92 @@ def test_requests_that_wait_for_others_cost_little_more_than_their_bytes() -> No
             await asyncio.sleep(0.01)
 
     assert asyncio.run(scenario()) < 2 * 20 * len(data) + (64 << 10)
+
+
+def test_a_heartbeat_that_waits_for_nothing_is_answered_without_a_task() -> None:
+    async def scenario() -> None:
+        requests = requests_alone(OneTopicLog(), at_once={KEYS["Heartbeat"]: lambda call, request: HeartbeatResponse()})
+        connection, transport = connected(requests)
+        tasks = len(asyncio.all_tasks())
+        send(connection, frame("Heartbeat", 4, HeartbeatRequest()))
+        assert len(asyncio.all_tasks()) == tasks
+        await asyncio.sleep(0)
+        assert transport.written
+        assert requests._traffic.calls == 1
+        transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_behind_a_request_that_waits_is_handled_after_it() -> None:
+    handled: list[str] = []
+
+    async def scenario() -> None:
+        joined = asyncio.Event()
+
+        async def join(call: KafkaCall, request: Any) -> Any:
+            await joined.wait()
+            handled.append("JoinGroup")
+            return JoinGroupResponse()
+
+        async def heartbeat(call: KafkaCall, request: Any) -> Any:
+            handled.append("Heartbeat")
+            return HeartbeatResponse()
+
+        def heartbeat_at_once(call: KafkaCall, request: Any) -> Any:
+            handled.append("Heartbeat at once")
+            return HeartbeatResponse()
+
+        requests = requests_alone(
+            OneTopicLog(),
+            {KEYS["JoinGroup"]: join, KEYS["Heartbeat"]: heartbeat},
+            at_once={KEYS["Heartbeat"]: heartbeat_at_once},
+        )
+        connection, transport = connected(requests)
+        send(connection, frame("JoinGroup", 5, JoinGroupRequest()) + frame("Heartbeat", 4, HeartbeatRequest()))
+        await asyncio.sleep(0.01)
+        assert handled == []
+        joined.set()
+        await asyncio.sleep(0.01)
+        assert handled == ["JoinGroup", "Heartbeat"]
+        transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_that_has_to_wait_is_handled_in_its_turn() -> None:
+    handled: list[str] = []
+
+    async def heartbeat(call: KafkaCall, request: Any) -> Any:
+        handled.append("Heartbeat")
+        return HeartbeatResponse()
+
+    async def scenario() -> None:
+        requests = requests_alone(
+            OneTopicLog(), {KEYS["Heartbeat"]: heartbeat}, at_once={KEYS["Heartbeat"]: lambda call, request: None}
+        )
+        connection, transport = connected(requests)
+        send(connection, frame("Heartbeat", 4, HeartbeatRequest()))
+        await asyncio.sleep(0.01)
+        assert handled == ["Heartbeat"]
+        assert requests._traffic.calls == 1
+        transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_of_a_handler_that_answers_at_once_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    def faulty(call: KafkaCall, request: Any) -> Any:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        connection, transport = connected(requests_alone(OneTopicLog(), at_once={KEYS["Heartbeat"]: faulty}))
+        send(connection, frame("Heartbeat", 4, HeartbeatRequest()))
+        assert transport.is_ending
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert "request failed" in caplog.text

@@ -92,6 +92,7 @@ class Coordinated:
             session=lambda: SessionId(self.session),
             coordinates=lambda _: self.is_mine,
             verify=self._verify,
+            is_proven=lambda: self.unproven is None,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
             topics=lambda: self.topics,
@@ -125,7 +126,23 @@ class Coordinated:
         return asyncio.ensure_future(self.groups.sync(group, asked))
 
     async def heartbeat(self, member: str, generation: int, *, group: str = "g") -> None:
-        await self.groups.heartbeat(group, MemberId(member), NO_INSTANCE, Generation(generation))
+        """Sends it in both ways, which must agree: the one that never waits may only answer what the other answers."""
+        at_once = self.heartbeat_at_once(member, generation, group=group)
+        answers: set[bool | type[TidelogError]] = {False, True}
+        try:
+            await self.groups.heartbeat(group, MemberId(member), NO_INSTANCE, Generation(generation))
+        except TidelogError as error:
+            answers = {False, type(error)}
+            raise
+        finally:
+            assert at_once in answers
+
+    def heartbeat_at_once(self, member: str, generation: int, *, group: str = "g") -> bool | type[TidelogError]:
+        """Returns whether a heartbeat was taken without a wait, or the kind of error that refused it."""
+        try:
+            return self.groups.heartbeat_at_once(group, MemberId(member), NO_INSTANCE, Generation(generation))
+        except TidelogError as error:
+            return type(error)
 
     async def commit(
         self,

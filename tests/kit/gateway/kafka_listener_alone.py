@@ -64,9 +64,16 @@ class _OneTopic:
 
 
 def requests_alone(
-    log: OneTopicLog, handlers: dict[int, Callable[[KafkaCall, Any], Awaitable[Any]]] | None = None, *, guard: Any = None
+    log: OneTopicLog,
+    handlers: dict[int, Callable[[KafkaCall, Any], Awaitable[Any]]] | None = None,
+    *,
+    guard: Any = None,
+    at_once: dict[int, Callable[[KafkaCall, Any], Any]] | None = None,
 ) -> KafkaRequests:
-    """Returns the requests of a listener. `handlers`, by API key, take the place of those that answer nothing."""
+    """Returns the requests of a listener. `handlers`, by API key, take the place of those that answer nothing.
+
+    `at_once` are the handlers of those APIs that may answer without a wait.
+    """
     broker: Any = SimpleNamespace(
         settings=replace(GatewaySettings(), request_bytes_max=REQUEST_BYTES_MAX),
         guard=guard,
@@ -84,6 +91,7 @@ def requests_alone(
             api.max_version,
             KAFKA_CALLS.get(api.name, RequiredAccess()),
             given.get(key) or _answers_nothing(key),
+            (at_once or {}).get(key),
         )
         for key, api in APIS.items()
         if key not in (PRODUCE, API_VERSIONS)

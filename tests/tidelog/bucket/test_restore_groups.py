@@ -43,6 +43,7 @@ async def coordinator(store: MetadataStore, session: int) -> AsyncIterator[Group
         session=lambda: SessionId(session),
         coordinates=lambda _: True,
         verify=_sure,
+        is_proven=lambda: True,
         now_ms=now_ms,
         new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
     )

@@ -56,6 +56,9 @@ class View(Topics):
             return False
         return True
 
+    def knows(self, partition: TopicPartition) -> bool:
+        return any(topic.id == partition.topic_id for topic in self.topics.values())
+
     async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
         known = {topic.id for topic in self.topics.values()}
         if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(Revision(1), timeout_s):

@@ -35,6 +35,8 @@ from tests.simulation.world import is_long, simulate
 
 # Findings that are printed for one seed.
 SHOWN_MAX = 5
+# Seconds between two lines of progress where standard error is no terminal.
+LOG_EVERY_S = 60.0
 
 
 class Kind(Enum):
@@ -64,7 +66,14 @@ def main(arguments: list[str]) -> int:
         help="virtual seconds of it in each world; else short or long, by the seed",
     )
     rules = {rule.value: kind for kind, broken in _RULES.items() for rule in broken}
-    parser.add_argument("--break", dest="broken", choices=rules, default="nothing", help="a rule, in the worlds of its kind")
+    parser.add_argument(
+        "--break",
+        dest="broken",
+        choices=rules,
+        default="nothing",
+        metavar="RULE",
+        help=f"breaks a rule in the worlds of its kind: {', '.join(rules)}",
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
     given = parser.parse_args(arguments)
     if given.seeds < 1 or given.jobs < 1 or (given.trouble is not None and given.trouble <= 0):
@@ -78,6 +87,7 @@ def main(arguments: list[str]) -> int:
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else range(given.seed, given.seed + 1)
     started_s = time.perf_counter()
     failed, tallies = 0, Counter[str]()
+    logged_s = started_s
     for done, result in enumerate(_results(judge, seeds, given.jobs), 1):
         tallies.update(result.tallies)
         if result.findings:
@@ -85,7 +95,13 @@ def main(arguments: list[str]) -> int:
             _show(result, arguments)
         if given.trace is not None:
             given.trace.write_text("\n".join(result.trace) + "\n")
-        _progress(f"{done}/{len(seeds)} seeds, {failed} failed, {time.perf_counter() - started_s:.0f} s", done == len(seeds))
+        now_s = time.perf_counter()
+        progress = f"{done}/{len(seeds)} seeds, {failed} failed, {now_s - started_s:.0f} s"
+        if sys.stderr.isatty():
+            _progress(progress, done == len(seeds))
+        elif now_s - logged_s > LOG_EVERY_S:
+            print(progress, file=sys.stderr, flush=True)
+            logged_s = now_s
     print(", ".join(f"{count:,} {what}" for what, count in tallies.items()))
     print(f"{len(seeds)} seeds from {seeds.start}: {failed} failed, in {time.perf_counter() - started_s:.1f} s")
     return 1 if failed else 0
@@ -146,7 +162,8 @@ def _set_imports_aside() -> None:
 
 
 def _show(result: Result, arguments: Iterable[str]) -> None:
-    _progress("", last=False)
+    if sys.stderr.isatty():
+        _progress("", last=False)
     print(f"seed {result.seed} FAILED")
     for finding in result.findings[:SHOWN_MAX]:
         print(f"  {finding}")
@@ -167,6 +184,6 @@ def _without(arguments: Iterable[str], *flags: str) -> list[str]:
 
 
 def _progress(text: str, last: bool) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
-        sys.stderr.flush()
+    """Writes over the last line of a terminal."""
+    sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
+    sys.stderr.flush()

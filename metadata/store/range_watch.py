@@ -6,9 +6,9 @@
 
 A follower of very many keys takes them a page at a time (`Reading`), so that the event loop is never held for long.
 
-Invariants: the follower is at one revision of the store, which never falls; each transaction is applied once, in order. While the
-store can't be reached, nothing changes; nor where it answers with an older revision than before, since it was emptied, or set back
-to a backup (gateway/cluster/identity.py handles that).
+Invariants: the follower is at one revision of the store, which never falls; each later transaction is applied once, in order.
+While the store can't be reached, nothing changes; nor where it answers with an older revision than before, since it was emptied, or
+set back to a backup (gateway/cluster/identity.py handles that).
 
 `RecordWatch` keeps records of one kind, such as brokers or API keys, by the last part of their keys. Invariant: an unreadable value
 is no record, whatever was there before; its name stays damaged until another value, or none, replaces it.
@@ -48,6 +48,10 @@ class RecordWatch(Generic[Record]):
     def revision(self) -> Revision:
         """Returns RangeWatch.revision."""
         return self.watched.revision
+
+    def is_at(self, revision: Revision) -> None:
+        """Calls RangeWatch.is_at."""
+        self.watched.is_at(revision)
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
         self.by_name.clear()
@@ -144,6 +148,15 @@ class RangeWatch:
             return False
         return True
 
+    def is_at(self, revision: Revision) -> None:
+        """Notes that the keys are those of `revision`, by a read of the store.
+
+        The watch may lag behind it, if each change meanwhile was taken back. Those changes are not applied any more: they would
+        bring back keys that had been deleted before that read.
+        """
+        if revision > self._revision:
+            self._advance(revision)
+
     async def run(self) -> None:
         """Reads, then follows, until cancelled. Failures are retried, with pauses that grow while they repeat at once."""
         loop = asyncio.get_running_loop()
@@ -181,13 +194,16 @@ class RangeWatch:
             if not page.more:
                 break
             page = await self._store.range(self._prefix, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=revision)
+        if revision < self._revision:
+            raise Unavailable(f"another read has shown the keys of revision {self._revision} meanwhile, which are newer")
         reading.replace()
         self._advance(revision)
 
     async def _follow(self) -> None:
         async for batch in self._store.watch(self._prefix, Revision(self._revision + 1)):
-            self._apply(batch.events)
-            self._advance(batch.revision)
+            if batch.revision > self._revision:
+                self._apply(batch.events)
+                self._advance(batch.revision)
 
     def _advance(self, revision: Revision) -> None:
         self._revision = revision

@@ -1,13 +1,15 @@
 """Proves repeatedly that records fed by watches equal those of the metadata store, and knows how old the last proof is.
 
     read each prefix ─▶ each watch is at that revision, or holds the same keys at the same revisions ─▶ proven, as of the
-           │            └ not yet: compared again until the attempt is out of time                      start of the read
+           │            │                                  └ it is at that revision from now on          start of the read
+           │            └ not yet: compared again until the attempt is out of time
            └ no answer, or one of an earlier revision than the watch has seen: nothing is proven
 
 A silent watch proves nothing: its etcd member may be cut off from the others. A read of etcd is linearizable, so its answer holds
 everything that was written before the read was sent. Whole ranges are compared, because a deletion leaves no later revision.
 
-Invariant: the view is current only if a proof was requested at most `age_s_max` ago.
+Invariants: the view is current only if a proof was requested at most `age_s_max` ago. It never shows again what was deleted before
+its last proof.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ class Followed(Protocol):
     def revision(self) -> Revision: ...
     @property
     def revisions(self) -> Mapping[str, Revision]: ...
+    def is_at(self, revision: Revision) -> None: ...
 
 
 class ViewProof:
@@ -114,8 +117,10 @@ class ViewProof:
                 records.revision >= now.revision or records.revisions == held
                 for records, now, held in zip(self._followed, found, expected, strict=True)
             ):
-                return
+                break
             await asyncio.sleep(CATCH_UP_S)
+        for records, now in zip(self._followed, found, strict=True):
+            records.is_at(now.revision)
 
     async def _watch_age(self, age_s_max: float) -> None:
         clock = asyncio.get_running_loop().time

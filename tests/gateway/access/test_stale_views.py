@@ -21,7 +21,7 @@ from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRegistry
-from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
+from metadata.errors import InvalidArgument, NotAuthorized, Unauthenticated, Unavailable
 from metadata.model import Revision
 from metadata.secret import Secret
 from metadata.store.interface import NOW, Delete, KeyValue, Put, RangeResult, WatchBatch
@@ -50,6 +50,8 @@ class CutOffStore:
         self.reported.set()
         self.silent: dict[str, asyncio.Event] = {}
         """By prefix: the watch of these keys is silent until it is set."""
+        self.steps: dict[str, asyncio.Semaphore] = {}
+        """By prefix: the watch of these keys delivers so many changes."""
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._store.get(key)
@@ -66,6 +68,8 @@ class CutOffStore:
             await self.reported.wait()
             if prefix in self.silent:
                 await self.silent[prefix].wait()
+            if prefix in self.steps:
+                await self.steps[prefix].acquire()
             yield batch
 
     def cut(self, *, answers: bool = False) -> None:
@@ -384,3 +388,27 @@ def test_while_an_acl_can_not_be_read_every_check_is_refused_and_lasting_calls_e
         following.cancel()
 
     run(main())
+
+
+def test_a_right_that_was_given_and_taken_back_before_a_proof_does_not_come_back_with_a_late_watch() -> None:
+    """The proof finds the same ACLs as before both changes. The watch brings the first of them only after the proof."""
+
+    async def scenario(at: World) -> None:
+        _, key = await at.key("audit")
+        steps = at.store.steps[LAYOUT.acls] = asyncio.Semaphore(0)
+        given = Acl(principal="audit", operation="read", resource="topic", name="orders")
+        await at.records.add_acl(given)
+        await at.records.remove_acl(given.acl_id)
+        await asyncio.sleep(AGE_S)
+        steps.release()
+        for _ in range(20):
+            await asyncio.sleep(AGE_S / 10)
+            with pytest.raises(NotAuthorized):
+                (await at.begin(key)).check("topic", "orders")
+        steps.release()
+        await at.records.add_acl(given)
+        steps.release()
+        await asyncio.sleep(0.1)
+        (await at.begin(key)).check("topic", "orders")
+
+    on_stage(scenario)

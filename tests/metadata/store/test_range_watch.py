@@ -152,6 +152,53 @@ def test_history_that_is_compacted_between_two_pages_is_met_by_beginning_again(m
     follow(scenario)
 
 
+def test_a_reading_in_pages_does_not_bring_back_what_another_read_has_shown_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_watch, "PAGE_KEYS", 2)
+
+    async def scenario(f: Follower) -> None:
+        for name in "abc":
+            await f.put(name)
+        read = f.store.range
+
+        async def overtaken_once(*args: object, **how: object) -> object:
+            page = await read(*args, **how)  # type: ignore[arg-type]
+            if f.store.ranges == 1:
+                f.watched.is_at(await f.write(Delete(PREFIX + "a")))
+            return page
+
+        monkeypatch.setattr(f.store, "range", overtaken_once)
+        async with f.running():
+            await asyncio.sleep(5)
+        assert f.reported == ["all of 2"]
+        assert set(f.held) == {"b", "c"}
+
+    follow(scenario)
+
+
+def test_changes_up_to_a_revision_that_another_read_has_shown_are_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(f: Follower) -> None:
+        watch, may_deliver = f.store.watch, asyncio.Event()
+
+        async def late(prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
+            async for batch in watch(prefix, from_revision):
+                await may_deliver.wait()
+                yield batch
+
+        monkeypatch.setattr(f.store, "watch", late)
+        await f.put("a")
+        async with f.running():
+            await f.watched.wait_for(Revision(1), timeout_s=1)
+            await f.put("b")
+            last = await f.write(Delete(PREFIX + "b"))
+            f.watched.is_at(last)
+            assert f.watched.revision == last
+            may_deliver.set()
+            await f.watched.wait_for(await f.put("c"), timeout_s=1)
+        assert f.reported == ["all of 1", "put c"]
+
+    follow(scenario)
+
+
 def test_a_store_that_was_emptied_is_not_believed() -> None:
     """Etcd with an empty disk: topics that are "gone" would be told to clients, and marked as deleted on the bucket."""
 

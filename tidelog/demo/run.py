@@ -9,7 +9,8 @@
 It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement named a wrong offset, if the
 Kafka client reads other rows than the SDK, or if Spark's delays are not those of the rows that were read back. Without
 confluent-kafka, Java or PySpark it leaves out what needs them, and says so.
-However it ends, the broker's process is ended. Its directory is removed unless the user or a failure needs it.
+However it ends, the broker's process is ended. Its directory is removed unless the user or a failure needs it, or Spark is
+interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -78,16 +80,16 @@ def run_demo(
     logging.getLogger("tidelog").setLevel(logging.ERROR)  # the SDK warns of a broker that is away, which is the point here
     flights = load_flights(rows)
     broker_flags = ("--compact", "false")  # what is counted at the end are segments
-    with _directory(data_dir, keep, watch) as directory, BrokerProcess(directory, flags=broker_flags) as broker:
+    with _directory(data_dir, keep, watch) as files, BrokerProcess(files.directory, flags=broker_flags) as broker:
         try:
-            uvloop.run(_demo(flights, broker, watch, chart if spark else None))
+            uvloop.run(_demo(flights, broker, watch, chart if spark else None, files))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM
         except BaseExceptionGroup as group:
             raise first_error(group) from group
 
 
-async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Path | None) -> None:
+async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Path | None, files: _Files) -> None:
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
@@ -124,7 +126,12 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, chart: Pa
     if chart is None:
         return
     watch.space()
-    hours = await _with_spark(broker, bucket.url, objects["segment_bytes"], chart, watch)
+    try:
+        hours = await _with_spark(broker, bucket.url, objects["segment_bytes"], chart, watch)
+    except asyncio.CancelledError:  # a slow machine takes minutes for this step, and the user has seen what it needs
+        files.keep = True
+        watch.say("finish", pipeline_command(bucket.url, chart, python=sys.executable))
+        raise
     if hours is not None:
         check_delays(report.delays_by_hour(flown), hours)
         watch.space()
@@ -278,8 +285,16 @@ def check_delays(read_back: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) 
 # ── its directory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(slots=True)
+class _Files:
+    """The directory of the broker's files, and whether it stays."""
+
+    directory: Path
+    keep: bool
+
+
 @contextmanager
-def _directory(data_dir: Path | None, keep: bool, watch: Watch) -> Iterator[Path]:
+def _directory(data_dir: Path | None, keep: bool, watch: Watch) -> Iterator[_Files]:
     """Makes the directory of the broker's files, which stays if the demo fails. InvalidArgument if the chosen one is not empty."""
     if data_dir is None:
         directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
@@ -288,13 +303,14 @@ def _directory(data_dir: Path | None, keep: bool, watch: Watch) -> Iterator[Path
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
+    files = _Files(directory, keep)
     try:
-        yield directory
+        yield files
     except (DemoFailed, SparkFailed):
-        keep = True
+        files.keep = True
         raise
     finally:
-        if keep:
+        if files.keep:
             watch.say("kept", f"{directory}; look into it: tidelog bucket verify --deep --data-dir {directory / 'data'}")
         else:
             shutil.rmtree(directory, ignore_errors=True)

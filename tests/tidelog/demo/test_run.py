@@ -108,6 +108,39 @@ def test_without_java_it_says_so_and_shows_the_rest(tmp_path: Path) -> None:
     assert "✓ 2,000 rows" in ran.stdout
 
 
+# Spark that does not end.
+SLOW = """
+import sys, time
+if "tidelog.pipelines.hourly_delays" in sys.orig_argv:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_while_spark_runs_keeps_its_files_and_names_the_command_that_finishes(
+    java: None, tmp_path: Path
+) -> None:
+    temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    for directory in (temporary, elsewhere):
+        directory.mkdir()
+    (elsewhere / "sitecustomize.py").write_text(SLOW)
+    command = demo_command("--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"))
+    changed = environment(temporary) | {"PYTHONPATH": str(elsewhere)}
+    with TidelogProcess[str](command, env=changed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stderr is not None
+            next(line for line in demo.stderr if re.match("spark +runs now", line))
+            demo.send_signal(signal.SIGINT)
+            said = demo.stderr.read()
+            assert demo.wait(60) == 130, said
+        finally:
+            demo.kill()
+    [kept] = temporary.iterdir()
+    assert re.search(rf"^kept +{kept};", said, re.MULTILINE), said
+    assert list(kept.rglob("wal/*/claim"))
+    assert re.search(r"^finish +.*hourly_delays --bucket", said, re.MULTILINE), said
+
+
 # Python imports it before anything else, in every process that the demo starts.
 STAND_IN = """
 import os, sys

@@ -1,4 +1,4 @@
-"""What the doors have in common."""
+"""What the listeners have in common."""
 
 from __future__ import annotations
 

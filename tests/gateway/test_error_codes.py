@@ -66,7 +66,7 @@ def test_no_fetch_kills_a_java_consumer(kind: type[TidelogError]) -> None:
     assert WIRE_CODES[kind].fetch in TAKEN_BY_JAVAS_CONSUMER
 
 
-def test_the_quota_of_controllers_is_told_to_administrators_alone() -> None:
+def test_kafka_code_89_of_controller_quotas_is_sent_to_administrators_alone() -> None:
     assert {group for codes in WIRE_CODES.values() for group in KAFKA_GROUPS if getattr(codes, group) == 89} == {"admin"}
 
 
@@ -145,7 +145,7 @@ def test_the_codes_that_users_know_by_heart() -> None:
         (errors.InstanceFenced, 82),
     ],
 )
-def test_what_a_consumer_group_is_told_has_kafkas_codes(kind: type[TidelogError], kafka: int) -> None:
+def test_errors_of_consumer_groups_have_kafkas_codes(kind: type[TidelogError], kafka: int) -> None:
     assert wire_codes(kind("x")).group == kafka
 
 

@@ -50,7 +50,7 @@ def test_a_port_that_somebody_meant_as_a_setting_is_refused(tmp_path: Path, name
         load_settings({"data_dir": tmp_path}, {name: "8081"})
 
 
-def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_local_bucket_flushes_sooner_than_s3_unless_configured_otherwise(tmp_path: Path) -> None:
     assert load_settings({"data_dir": tmp_path}, {}).segments.linger_ms == 5
     assert load_settings({"data_dir": tmp_path, "bucket": "s3://b"}, {}).segments.linger_ms == 100
     assert load_settings({"data_dir": tmp_path, "linger_ms": 40.0}, {}).segments.linger_ms == 40
@@ -109,7 +109,7 @@ def test_the_password_of_an_etcd_may_lie_in_a_file(tmp_path: Path) -> None:
         load_settings(flags, {"TIDELOG_ETCD_PASSWORD": "hunter3"})
 
 
-def test_brokers_that_share_an_etcd_are_called_by_host_and_port_unless_told_otherwise(tmp_path: Path) -> None:
+def test_brokers_that_share_an_etcd_are_named_by_host_and_port_unless_configured_otherwise(tmp_path: Path) -> None:
     shared: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379"}
     one, other = (load_settings(shared | {"http": f"127.0.0.1:{port}"}, {}).broker_id for port in (8081, 8082))
     assert (one, other) == (default_broker_id(gethostname(), ":8081", 1), default_broker_id(gethostname(), ":8082", 2))

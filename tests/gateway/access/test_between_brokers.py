@@ -128,7 +128,7 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                 commit = {"offsets": [{"topic": topic, "partition": 0, "offset": 0} for topic in ("orders", "salaries")]}
                 await clients[0].ask("POST", "/v1/groups/g/offsets", json=commit, headers=bearer(ADMIN_KEY))
                 for broker in cluster.brokers:
-                    await tells_no_offsets_of_salaries(broker.grpc_address, key)
+                    await assert_offsets_of_salaries_are_hidden(broker.grpc_address, key)
                 led_by_second = next(number for number in range(4) if cluster.leader(partition_of(topic, number)) is second)
                 deleting = f"/v1/topics/orders/partitions/{led_by_second}/delete-records"
                 deleted = await clients[0].ask("POST", deleting, json={"before_offset": 1}, headers=bearer(ADMIN_KEY))
@@ -138,7 +138,7 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
         reported_here = [(line["outcome"], line["principal"], line["credential"], line["forwarded_by"]) for line in applied]
         assert reported_here == [("ok", "admin", "peer", "broker-0")]
         assert applied[0]["resources"] == ["topic:orders"]
-        assert "delete-records" in audit_files[0].read_text(), "the broker that the client has called tells of it, too"
+        assert "delete-records" in audit_files[0].read_text(), "the broker that the client called logs it, too"
 
     uvloop.run(scenario())
 
@@ -153,7 +153,7 @@ async def refuses_a_forged_hop(address: str, key: str) -> None:
         assert isinstance(found, Unauthenticated)
 
 
-async def tells_no_offsets_of_salaries(address: str, key: str) -> None:
+async def assert_offsets_of_salaries_are_hidden(address: str, key: str) -> None:
     """One of the brokers coordinates the group, and the other forwards to it."""
     shown = (("authorization", f"Bearer {key}"),)
     async with grpc.aio.insecure_channel(address) as channel:
@@ -173,7 +173,7 @@ async def tells_no_offsets_of_salaries(address: str, key: str) -> None:
 
 @pytest.mark.slow
 def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What comes to the broker that does not ask yet is done by all; the one that asks refuses strangers."""
+    """Requests to the broker without authentication succeed everywhere; the one with it refuses unauthenticated clients."""
     key_file, audit_file = tmp_path / "admin.key", tmp_path / "audit.jsonl"
     key_file.write_text(ADMIN_KEY)
     asking = AccessSettings(authentication=True, admin_key_file=key_file, audit_log=str(audit_file))

@@ -1,4 +1,4 @@
-"""A client certificate names its principal at both doors."""
+"""A client certificate names its principal at both listeners."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_token_of_the_provider_opens_what_an_acl_allows_its_subject(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_provider_is_read_with_bounds_and_sends_nobody_elsewhere() -> None:
+def test_responses_of_a_provider_are_bounded_and_its_redirects_are_refused() -> None:
     async def scenario() -> None:
         async with provider() as issuer:
             assert b"keys" in await fetch_url(f"{issuer}/keys")

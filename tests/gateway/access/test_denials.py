@@ -1,4 +1,4 @@
-"""Who may not do something is told what would help: an ACL, a key of wider scope, both, or that a denial stands in the way."""
+"""A refusal says what would help: an ACL, a key of wider scope, both, or the removal of a denial."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_denial_names_the_acl_that_would_allow_the_request() -> None:
     assert refusal(asked=("admin", "cluster", "cluster")).hint.endswith("tidelog acl add billing admin --cluster")
 
 
-def test_a_key_whose_own_scopes_refuse_is_told_of_a_key_and_of_no_acl() -> None:
+def test_a_refusal_by_the_scopes_of_a_key_suggests_a_wider_key_and_no_acl() -> None:
     error = refusal(ALL, asked=("write", "topic", "orders"), scopes=(READS,))
     assert error.message == "this API key of billing is narrowed to scopes that leave out the right to write topic orders"
     assert "acl add" not in error.hint
@@ -64,21 +64,21 @@ def test_an_administrators_narrow_key_needs_no_acl_either() -> None:
     assert error.hint.endswith("tidelog key create admin --scope admin:cluster")
 
 
-def test_where_neither_the_principal_nor_its_key_may_both_are_told() -> None:
+def test_a_refusal_by_acls_and_key_scopes_suggests_both_an_acl_and_a_key() -> None:
     error = refusal(asked=("write", "topic", "orders"), scopes=(READS,))
     assert error.message == "billing has no right to write topic orders"
     assert "tidelog acl add billing write --topic orders. The API key is narrowed as well: ask for a key" in error.hint
     assert error.hint.endswith("tidelog key create billing --scope write:topic:orders")
 
 
-def test_a_denial_is_told_as_such_since_another_acl_would_not_help() -> None:
+def test_a_refusal_by_a_deny_acl_names_it_and_suggests_no_other_acl() -> None:
     error = refusal(WRITE, ALL, DENIAL, asked=("write", "topic", "orders"))
     assert error.message == "billing is denied the right to write topic orders"
     assert "An ACL denies it" in error.hint
     assert "acl add" not in error.hint
 
 
-def test_where_a_denial_stands_and_nothing_else_allows_it_both_steps_are_told() -> None:
+def test_a_refusal_by_a_deny_acl_without_an_allow_acl_suggests_both_steps() -> None:
     error = refusal(DENIAL, asked=("write", "topic", "orders"))
     assert error.message == "billing is denied the right to write topic orders"
     assert error.hint == (

@@ -1,5 +1,5 @@
 """Every route and every method, by the rows of gateway/access/permissions.py: refused without, with wrong, expired, revoked and too
-narrow credentials; nothing told but the refusal; each refusal in the audit log; and no secret anywhere."""
+narrow credentials; an answer with nothing but the refusal; each refusal in the audit log; and no secret anywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.kit.segments.batches import batch_of
 
 pytestmark = pytest.mark.slow
 
-# In every name, value and key that must not be told.
+# In every name, value and key that no answer may contain.
 CANARY = "canary-7f3a"
 TOPIC, GROUP = f"t-{CANARY}", f"g-{CANARY}"
 WRONG_KEY = "tlk_" + "00" * 8 + "_" + "c0" * 32
@@ -100,7 +100,7 @@ REQUESTS: dict[str, Any] = {
     f"{_ACCESS}DeleteQuota": admin_pb2.DeleteQuotaRequest(principal="intruder"),
 }
 STREAMS = {f"{_LOG}ProduceStream", f"{_LOG}Consume"}
-# By what a call needs: all that is allowed to whoever may not make it.
+# By what a call needs: all operations that its refused caller is allowed.
 LACKING = {"describe": (), "read": ("write", "admin"), "write": ("read", "admin"), "admin": ("read", "write")}
 
 

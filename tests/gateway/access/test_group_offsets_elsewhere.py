@@ -92,7 +92,7 @@ def test_nothing_is_committed_of_a_topic_that_the_caller_may_not_read() -> None:
     assert asked == []
 
 
-def test_no_offset_is_told_of_a_topic_that_the_caller_may_not_see() -> None:
+def test_offset_fetch_returns_no_offsets_of_topics_that_the_caller_has_no_right_to() -> None:
     answer, asked = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch(*TOPICS), context), GROUP, ORDERS)
     reported = {each.partition: from_status(each.error).code if each.HasField("error") else each.offset for each in answer.offsets}
     assert reported == {0: "PERMISSION_DENIED", 1: 7, 2: "PERMISSION_DENIED"}
@@ -125,7 +125,7 @@ def test_who_may_read_all_is_answered_as_before() -> None:
 
 @pytest.mark.parametrize(("operation", "is_committed"), [("read", True), ("describe", False), ("write", False)])
 def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operation: Operation, is_committed: bool) -> None:
-    """Whoever knows a member's id can make a cursor: its checksum is no secret."""
+    """Any client that knows a member's id can make a cursor: its checksum is no secret."""
     committed: list[TopicPartition] = []
 
     async def commit(*who: Any, only_forward: bool) -> dict[TopicPartition, Exception]:

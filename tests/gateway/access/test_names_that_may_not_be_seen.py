@@ -13,7 +13,7 @@ from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, 
 
 
 @pytest.mark.slow
-def test_both_doors_describe_and_seek_a_group_without_them(tmp_path: Path) -> None:
+def test_hidden_topics_are_omitted_from_descriptions_and_seeks_of_a_group(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         for topic in ("orders", "salaries"):
             await at.as_admin("POST", "/v1/topics", json={"name": topic, "partition_count": 1})

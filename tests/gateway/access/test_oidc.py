@@ -30,7 +30,7 @@ ANSWERS_S = 0.01
 
 
 class Provider:
-    """Tells its keys; counts how often it is asked."""
+    """Serves its keys and counts the requests."""
 
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {"one": RSA_KEY.public_key()}
@@ -189,7 +189,7 @@ def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
     verify(scenario)
 
 
-def test_a_token_is_refused_whatever_a_stranger_makes_of_its_head() -> None:
+def test_a_token_with_a_deeply_nested_header_is_refused() -> None:
     async def scenario(tokens: OidcVerifier, _: Provider) -> None:
         nested = base64.urlsafe_b64encode(b"[" * 6_000).decode().rstrip("=")
         assert "neither an API key nor a token" in await refused(tokens, f"{nested}.e30.AAAA")

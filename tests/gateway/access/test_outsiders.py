@@ -1,4 +1,4 @@
-"""What is told to who shows nothing: the status of the broker, and nothing else. Without authentication nothing changes."""
+"""Clients without credentials get the status of the broker, and nothing else. Without authentication nothing changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_call_without_a_message_is_not_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a stranger, of anybody at the methods that are open to all, and of who has credentials."""
+    """A call without credentials, one to a method that is open to all, and one with credentials."""
     monkeypatch.setattr("gateway.grpc.calls.MESSAGE_TIMEOUT_S", 0.05)
 
     async def scenario(at: Guarded) -> None:

@@ -236,7 +236,7 @@ def test_only_calls_that_brokers_forward_can_be_signed() -> None:
 
 
 class Guarding:
-    """A guard without doors, and its audit log."""
+    """A guard without listeners, and its audit log."""
 
     def __init__(self, folder: Path, peers: PeerTokens | None) -> None:
         self.store = SqliteStore(Path(":memory:"))

@@ -1,4 +1,4 @@
-"""Quotas throttle one principal and nobody else; the audit log tells who was refused and who changed what."""
+"""Quotas throttle one principal and no other; the audit log records refusals and changes."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_changes_and_refusals_are_audited_with_principal_and_resource(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) -> None:
+def test_audit_lines_beyond_the_bound_are_dropped_counted_and_reported(tmp_path: Path) -> None:
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for number in range(LINES_MAX + 7):
@@ -185,7 +185,7 @@ def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) ->
     assert '"last"' in lines[-1]
 
 
-def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
+def test_an_audit_file_that_was_moved_away_is_created_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         writing = asyncio.ensure_future(audit.run())

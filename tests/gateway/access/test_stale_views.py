@@ -1,4 +1,4 @@
-"""A broker that is cut off from etcd cannot tell whether a key was revoked: it serves for access_max_age_ms, and no longer."""
+"""A broker that is cut off from etcd cannot learn whether a key was revoked: it serves for access_max_age_ms, and no longer."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_answers_of_the_store_prove_nothing_while_a_watch_lags_behind_them() -> 
     on_stage(scenario)
 
 
-def test_a_deletion_that_the_watch_has_not_told_of_is_noticed_as_well() -> None:
+def test_an_acl_deletion_that_the_watch_did_not_deliver_is_noticed_at_the_maximum_age() -> None:
     async def scenario(at: World) -> None:
         _, key = await at.key()
         (held,) = (await at.etcd.range(LAYOUT.acls)).items

@@ -66,7 +66,7 @@ def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
 
 
 def is_sure(broker_lease: BrokerLease) -> bool:
-    """Asked anew each time."""
+    """Reads the property at each call."""
     return broker_lease.is_valid
 
 
@@ -122,7 +122,7 @@ def test_what_an_earlier_process_of_this_broker_left_is_removed_at_once_with_all
         await store.store.transact([], [Put(LAYOUT.controller, b"b1 1", earlier.lease)])
         assert await broker_lease(store, 2).join()
         assert await store.session() == 2
-        assert await store.store.get(LAYOUT.controller) is None, "nobody waits for a controller that is dead"
+        assert await store.store.get(LAYOUT.controller) is None, "no broker waits for a controller that is dead"
 
     with_store(scenario)
 
@@ -241,7 +241,7 @@ def test_a_store_that_is_away_for_longer_makes_it_unsure_and_the_registration_is
         store.down = error  # type: ignore[assignment]
         await pass_s(TTL_S + 5)
         assert not kept.is_valid
-        assert not keeping.done(), "nobody knows yet whether it is lost: the leader goes on"
+        assert not keeping.done(), "whether it is lost is not known yet: the leader goes on"
         assert await store.held() is None
         store.down = None
         await asyncio.wait_for(keeping, 10)
@@ -318,7 +318,7 @@ def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_o
 # ── drain ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_drain_is_told_at_once_and_the_lease_is_renewed_all_the_while() -> None:
+def test_a_drain_is_registered_at_once_and_the_lease_is_renewed_meanwhile() -> None:
     async def scenario(store: Store) -> None:
         kept = broker_lease(store)
         await kept.join()
@@ -336,7 +336,7 @@ def test_a_drain_is_told_at_once_and_the_lease_is_renewed_all_the_while() -> Non
     with_store(scenario)
 
 
-def test_a_drain_that_can_not_be_told_is_told_later() -> None:
+def test_a_drain_during_an_outage_of_the_store_is_registered_after_it() -> None:
     async def scenario(store: Store) -> None:
         kept = broker_lease(store)
         await kept.join()
@@ -353,7 +353,7 @@ def test_a_drain_that_can_not_be_told_is_told_later() -> None:
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-def test_a_drain_whose_answer_is_lost_is_told_in_the_end(lost: str) -> None:
+def test_a_drain_whose_request_or_answer_is_lost_is_registered_by_a_retry(lost: str) -> None:
     async def scenario(store: Store) -> None:
         kept = broker_lease(store)
         await kept.join()
@@ -403,7 +403,7 @@ def test_what_a_broker_of_an_earlier_version_has_dropped_from_the_registration_i
     with_store(scenario)
 
 
-def test_a_drain_that_an_operator_takes_back_is_not_told_again() -> None:
+def test_a_drain_that_an_operator_cancels_is_not_registered_again() -> None:
     async def scenario(store: Store) -> None:
         kept = broker_lease(store)
         await kept.join()

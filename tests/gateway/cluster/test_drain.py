@@ -1,4 +1,4 @@
-"""A broker is drained through any other, hands over all that it leads, and stays drained until it is told otherwise."""
+"""Any broker can drain another, which hands over all that it leads and stays drained until the drain is cancelled."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ async def running(path: Path, *broker_ids: str) -> AsyncIterator[Cluster]:
 
 async def until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(READY_S):
-        while not happened():  # noqa: ASYNC110  # nobody tells of what only a test looks at
+        while not happened():  # noqa: ASYNC110  # no event reports what only a test looks at
             await asyncio.sleep(0.001)
 
 
-def test_a_drained_broker_hands_over_all_and_takes_partitions_again_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_drained_broker_hands_over_all_partitions_and_leads_again_after_the_drain(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "m", "b1", "b2") as cluster:
             assert cluster.led("b1") == cluster.led("b2") == PARTITIONS // 2
@@ -127,7 +127,7 @@ def test_the_last_broker_that_takes_partitions_is_not_drained(tmp_path: Path) ->
             await cluster.drain("b1")
             with pytest.raises(Rejected, match="no other broker could take over what b2 leads"):
                 await cluster.drain("b2")
-            assert (await cluster.drain("b1")).draining  # asked again, it is told how far it is
+            assert (await cluster.drain("b1")).draining  # a repeated request returns the progress
 
     asyncio.run(main())
 

@@ -187,7 +187,7 @@ def segment_in(session: int, seq: int = 0) -> tuple[str, list[bytes]]:
 
 
 def test_metadata_that_have_not_given_out_a_session_that_wrote_are_refused_whatever_their_revision_is(tmp_path: Path) -> None:
-    """Others write to the same etcd, or it was restored with --bump-revision: then the revision tells nothing."""
+    """Others write to the same etcd, or it was restored with --bump-revision: then the revision proves nothing."""
 
     async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
         await identify(bucket, metadata, "ours")

@@ -21,10 +21,10 @@ from tests.kit.gateway.virtual_cluster import Fault, Process, World, in_a_world
 from tests.kit.segments.manifests import compacted_to, remembered
 
 
-async def compacts(world: World, manifest: Manifest, *, tells: bool = True, unit: str = "u1") -> None:
-    """A compactor commits a manifest, and may tell of it."""
+async def compacts(world: World, manifest: Manifest, *, notifies: bool = True, unit: str = "u1") -> None:
+    """A compactor commits a manifest, and may publish a notice of it."""
     await world.bucket.create(manifest_key("orders", manifest.topic_partition, manifest.version), [encode_manifest(manifest)])
-    if tells:
+    if notifies:
         [value] = encode_notices([ManifestNotice(*manifest.topic_partition, manifest.version)])
         await world.metadata.transact([], [Put(LAYOUT.compaction(unit), value)])
 
@@ -58,7 +58,7 @@ def test_a_leader_that_hears_of_it_reads_the_manifest_and_the_others_ask_for_not
     in_a_world(scenario)
 
 
-def test_damage_of_a_manifest_or_of_a_notice_stops_nobody_from_following_the_others() -> None:
+def test_a_damaged_manifest_or_notice_does_not_stop_leaders_from_following_others() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         one, other = (await world.topic("orders", 2))[:2]
@@ -78,7 +78,7 @@ def test_a_bucket_that_is_away_is_asked_again() -> None:
         [partition] = await world.topic("orders")
         await world.produce(partition)
         manifest = compacted_to(1, partition=partition)
-        await compacts(world, manifest, tells=False)
+        await compacts(world, manifest, notifies=False)
         b1.to_bucket.before = lambda what: Fault.REFUSED if what == "list" else None
         [value] = encode_notices([ManifestNotice(*partition, 1)])
         await world.metadata.transact([], [Put(LAYOUT.compaction("u1"), value)])
@@ -99,7 +99,7 @@ def test_who_takes_over_starts_from_the_manifest_and_needs_no_notice() -> None:
         for partition in mine:
             end = b1.leadership.log.partitions.bounds(partition).high_watermark
             producers = remembered(end, producer_id=1)
-            await compacts(world, compacted_to(end, partition=partition, epochs=[(0, 0)], producers=producers), tells=False)
+            await compacts(world, compacted_to(end, partition=partition, epochs=[(0, 0)], producers=producers), notifies=False)
         b1.kill()
         await world.until(lambda: all(world.leader(partition) is b2 for partition in mine))
         assert [held(b2, partition) for partition in mine] == [1] * len(mine)
@@ -110,7 +110,7 @@ def test_who_takes_over_starts_from_the_manifest_and_needs_no_notice() -> None:
     in_a_world(scenario)
 
 
-def test_who_takes_over_while_a_compactor_tells_of_a_newer_manifest_follows_it_once_it_leads() -> None:
+def test_a_new_leader_follows_a_manifest_whose_notice_came_during_its_takeover() -> None:
     """The notice comes between its look at the manifests and the step at which it leads."""
 
     async def scenario(world: World) -> None:
@@ -120,7 +120,7 @@ def test_who_takes_over_while_a_compactor_tells_of_a_newer_manifest_follows_it_o
         await world.keep_producing([mine], for_s=1)
         first = compacted_to(1, partition=mine, epochs=[(0, 0)], producers=remembered(1, producer_id=1))
         second = compacted_to(2, before=first, partition=mine, epochs=[(0, 0)], producers=remembered(2, producer_id=1))
-        await compacts(world, first, tells=False)
+        await compacts(world, first, notifies=False)
         get, came = b2.bucket.get, False
 
         async def compacted_behind_it(key: str, *, start: int = 0, end: int | None = None) -> bytes:
@@ -154,7 +154,7 @@ def deletion_notices(items: Iterable[KeyValue]) -> list[tuple[TopicPartition, in
     )
 
 
-def test_a_leader_tells_what_it_deleted_and_what_it_deletes_soon_after_all_at_once() -> None:
+def test_a_leader_publishes_its_first_deletion_at_once_and_batches_later_ones() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         partitions = await world.topic("orders", 3)
@@ -246,7 +246,7 @@ def test_a_deletion_that_lands_a_minute_after_it_was_given_up_is_followed_by_who
 
 
 def hangs(process: Process, hanging: str, sent: list[Buffer]) -> Callable[..., Coroutine[Any, Any, None]]:
-    """In place of `create`: that one object is on its way for ever."""
+    """Replaces `create`: the write of that one object never ends."""
     create = process.bucket.create
 
     async def hung(key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -258,7 +258,7 @@ def hangs(process: Process, hanging: str, sent: list[Buffer]) -> Callable[..., C
     return hung
 
 
-def test_a_deletion_that_never_lands_is_looked_for_ever_more_seldom_until_its_notice_ends() -> None:
+def test_a_deletion_that_never_lands_is_polled_with_backoff_until_its_notice_expires() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         [partition] = await world.topic("orders")
@@ -280,7 +280,7 @@ def test_a_deletion_that_never_lands_is_looked_for_ever_more_seldom_until_its_no
     in_a_world(scenario)
 
 
-def test_a_compactor_is_followed_though_a_deletion_that_came_to_nothing_had_told_of_its_version() -> None:
+def test_a_compactors_manifest_is_followed_though_an_unwritten_deletion_announced_its_version() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         [partition] = await world.topic("orders")
@@ -294,7 +294,7 @@ def test_a_compactor_is_followed_though_a_deletion_that_came_to_nothing_had_told
     in_a_world(scenario)
 
 
-def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_back() -> None:
+def test_deletions_during_an_outage_of_the_metadata_store_are_published_after_it() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         partitions = await world.topic("orders", 2)
@@ -313,7 +313,7 @@ def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_bac
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_a_broker_that_stops_tells_what_it_has_deleted_last_if_it_can(is_away: bool) -> None:
+def test_a_stopping_broker_publishes_its_last_deletions_if_the_metadata_store_answers(is_away: bool) -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         partitions = await world.topic("orders", 2)

@@ -137,8 +137,8 @@ def test_a_topic_is_led_as_soon_as_it_is_made_and_grows(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_is_ready_when_it_can_tell_clients_of_itself(tmp_path: Path) -> None:
-    """Without topics there is nothing else to wait for: a client that asked at once was told that there is no broker."""
+def test_a_broker_is_ready_only_after_its_watch_has_seen_its_own_registration(tmp_path: Path) -> None:
+    """Without topics there is nothing else to wait for: a client that asked at once would get an empty broker list."""
 
     async def main() -> None:
         async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
@@ -230,7 +230,7 @@ def test_a_clean_end_seals_the_session_so_that_nothing_is_left_to_fence(tmp_path
     asyncio.run(main())
 
 
-def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_no_longer_served_and_a_new_one_of_its_name_is_empty(tmp_path: Path) -> None:
     async def main() -> None:
         async with one_broker(MemoryObjectStore(), tmp_path / "m") as broker:
             old = await broker.create("orders")

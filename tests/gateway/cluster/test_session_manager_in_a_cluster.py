@@ -1,4 +1,4 @@
-"""A broker's life among others: it claims, joins, takes over, hands over, loses its session and begins anew, come what may."""
+"""A broker's life among others: it claims, joins, takes over, hands over, loses its session and begins another, under faults."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_was_written_since_it_was_read_ahead_is_read_by_name_without_a_list
     in_a_world(scenario)
 
 
-def test_a_second_request_before_the_watch_has_told_of_the_first_release_waits_for_nothing() -> None:
+def test_a_second_move_before_the_watch_reports_the_first_release_is_not_delayed() -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world, 8)
         one, *others = led_by(world, b1, partitions)
@@ -204,7 +204,7 @@ def test_nothing_is_taken_between_the_flush_and_the_release() -> None:
 
 
 @pytest.mark.parametrize("answer_is_lost", [False, True])
-def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_has_yet_to_tell_of_it(answer_is_lost: bool) -> None:
+def test_a_leader_that_sent_its_release_refuses_readers_before_its_watch_reports_it(answer_is_lost: bool) -> None:
     """The next leader commits what this one does not know: its high watermark would be too low."""
 
     async def scenario(world: World) -> None:
@@ -221,7 +221,7 @@ def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_h
         [committed] = await b2.leadership.log.reads.bounds_of([partition])
         b1.to_metadata.before = lambda what: None
         assert isinstance(committed, Bounds)
-        assert b1.leads(partition), "its watch has yet to tell"
+        assert b1.leads(partition), "its watch has not reported the release yet"
         [reported] = await log.reads.bounds_of([partition])
         [fetched] = await log.reads.fetch([FetchTarget(partition, committed.log_start_offset, 1 << 20)], bytes_max=1 << 20)
         assert isinstance(reported, NoLeader)
@@ -231,7 +231,7 @@ def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_h
     in_a_world(scenario)
 
 
-def test_who_waits_for_this_broker_to_lead_is_told_when_it_does() -> None:
+def test_subscribers_are_notified_when_this_broker_becomes_the_leader() -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         mine = led_by(world, b1, partitions)
@@ -261,7 +261,7 @@ def test_a_request_that_is_taken_back_leaves_the_partition_where_it_was_and_open
 
 
 def test_a_busy_partition_that_is_taken_back_while_it_is_flushed_holds_up_no_other() -> None:
-    """There is always something of it on its way, so nobody may wait until there is not."""
+    """It always has records in flight, so no step may wait until it has none."""
 
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
@@ -514,7 +514,7 @@ def test_a_broker_that_is_cut_off_from_the_bucket_alone_gives_up_what_it_leads(f
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped_after_s", [0.5, 3.0])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.HANGS])
-def test_a_broker_that_is_cut_off_from_the_bucket_and_stopped_holds_up_nobody(fault: Fault, stopped_after_s: float) -> None:
+def test_a_broker_that_is_stopped_while_cut_off_from_the_bucket_is_replaced_in_time(fault: Fault, stopped_after_s: float) -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         producing = asyncio.ensure_future(world.keep_producing(partitions))
@@ -535,8 +535,8 @@ def test_a_broker_that_is_cut_off_from_the_bucket_and_stopped_holds_up_nobody(fa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("back_after_s", [12.0, 13.0, 14.0, 15.0, 16.0, 17.0])
-def test_while_nobody_reaches_the_bucket_nobody_loses_a_session_nor_when_it_is_back(back_after_s: float) -> None:
-    """Wherever its return falls between the tries of those who are well by then."""
+def test_no_broker_loses_its_session_during_or_after_an_outage_of_the_bucket(back_after_s: float) -> None:
+    """At whatever moment between two retries of the brokers the bucket returns."""
 
     async def scenario(world: World) -> None:
         brokers = await world.start("b1", "b2", "b3")
@@ -610,7 +610,7 @@ def test_a_cluster_at_rest_tries_to_write_nothing_and_looks_for_its_seals_once_a
     in_a_world(scenario)
 
 
-def test_who_waits_for_a_broker_that_gave_up_is_told_that_the_outcome_is_unknown_and_not_that_nothing_was_written() -> None:
+def test_a_producer_of_a_broker_that_gave_up_gets_outcome_unknown() -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         partition = led_by(world, b1, partitions)[0]
@@ -688,7 +688,7 @@ FAULTS: dict[str, Callable[[Process], Fault | None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_at_any_request_of_a_life_loses_nothing_and_leaves_nobody_waiting(fault: str) -> None:
+def test_a_fault_at_any_request_of_a_broker_loses_no_record_and_does_not_prevent_its_end(fault: str) -> None:
     total = requests_of_a_life()
     assert total > 40
     for index in range(total):

@@ -32,7 +32,7 @@ def test_an_address_that_others_can_reach_is_taken(address: str) -> None:
         ("10.0.0.7 :8080", "not HOST:PORT"),
     ],
 )
-def test_an_address_that_nobody_can_connect_to_is_refused(address: str, said: str) -> None:
+def test_an_advertised_address_that_clients_cannot_connect_to_is_refused(address: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"advertise_grpc is .*{said}"):
         ClusterSettings(advertise_grpc=address)
 

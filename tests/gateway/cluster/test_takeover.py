@@ -58,7 +58,7 @@ def appointed_again(released_at_seq: SegmentSeq | None) -> PartitionState:
 
 
 def test_a_session_that_was_sealed_and_is_appointed_again_looks_for_its_seal_and_serves_nothing() -> None:
-    """A controller that was not yet told that the session is gone appoints it; the broker must live to begin another."""
+    """A controller that has not yet seen that the session is gone appoints it; the broker must live to begin another."""
     log = SealedLog()
     settings = SegmentSettings()
     parts: dict[str, Any] = {"layout": None, "settings": settings, "footers": FooterCache(bytes_max=1)}

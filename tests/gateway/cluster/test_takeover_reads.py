@@ -250,7 +250,7 @@ def test_what_begins_to_move_here_while_a_read_fails_is_read_ahead_none_the_less
 
 
 def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_is() -> None:
-    """Two watches tell of them. Without the topic's name nobody knows where its manifests lie."""
+    """Two watches report them. Without the topic's name a broker cannot find its manifests."""
 
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")

@@ -23,9 +23,9 @@ class Group:
         return "answered"
 
 
-def test_a_call_is_made_again_while_nobody_coordinates_the_group() -> None:
+def test_a_call_is_retried_with_backoff_while_the_group_has_no_coordinator() -> None:
     async def scenario() -> None:
-        group = Group(NotCoordinator("moved"), NoCoordinator("nobody yet"), Stopping("shutting down"))
+        group = Group(NotCoordinator("moved"), NoCoordinator("none yet"), Stopping("shutting down"))
         assert await retry_coordinator(group.ask) == "answered"
         pauses = [after - before for before, after in zip(group.asked_s, group.asked_s[1:], strict=False)]
         assert pauses == pytest.approx([0.05, 0.1, 0.2])
@@ -35,7 +35,7 @@ def test_a_call_is_made_again_while_nobody_coordinates_the_group() -> None:
 
 def test_patience_ends() -> None:
     async def scenario() -> None:
-        group = Group(*(NoCoordinator("nobody yet") for _ in range(100)))
+        group = Group(*(NoCoordinator("none yet") for _ in range(100)))
         began_s = virtual_loop().time()
         with pytest.raises(NoCoordinator):
             await retry_coordinator(group.ask)
@@ -45,7 +45,7 @@ def test_patience_ends() -> None:
 
 
 @pytest.mark.parametrize("error", [UnknownMember("gone"), OutcomeUnknown("who knows")])
-def test_what_was_decided_and_what_may_have_been_done_is_told_at_once(error: TidelogError) -> None:
+def test_a_final_error_and_an_unknown_outcome_are_raised_without_a_retry(error: TidelogError) -> None:
     async def scenario() -> None:
         group = Group(error)
         with pytest.raises(type(error)):
@@ -57,7 +57,7 @@ def test_what_was_decided_and_what_may_have_been_done_is_told_at_once(error: Tid
 
 def test_who_hangs_up_ends_it() -> None:
     async def scenario() -> None:
-        group = Group(*(NoCoordinator("nobody yet") for _ in range(100)))
+        group = Group(*(NoCoordinator("none yet") for _ in range(100)))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await retry_coordinator(group.ask)

@@ -1,4 +1,4 @@
-"""Work that takes long: the loop goes on, the bound on threads holds whoever hangs up, and small steps leave turns between them."""
+"""Long work: the loop goes on, the bound on threads holds when callers hang up, and small steps leave turns between them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_who_hangs_up_before_its_turn_is_gone_at_once() -> None:
     asyncio.run(main())
 
 
-def test_what_work_raises_is_raised_and_lost_where_nobody_is_left_to_hear_it() -> None:
+def test_an_error_is_raised_to_its_caller_and_dropped_if_the_caller_was_cancelled() -> None:
     unheard: list[object] = []
 
     async def main() -> None:

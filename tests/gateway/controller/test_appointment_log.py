@@ -232,7 +232,7 @@ def test_a_leader_that_hands_over_while_its_successor_is_appointed_is_followed_b
 
 
 @pytest.mark.parametrize("number", [1, 2, 500])
-def test_a_controller_that_finds_a_batch_of_another_copy_ends_and_appoints_nobody(number: int) -> None:
+def test_a_controller_that_finds_a_batch_of_another_copy_ends_and_appoints_no_leader(number: int) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
         topic = await stage.topic("orders", 1)
@@ -294,7 +294,7 @@ def test_a_controller_whose_metadata_another_copy_has_overtaken_marks_no_topic_a
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["of the proof", "of the leaders"])
-def test_a_controller_whose_number_another_copy_takes_just_then_ends_and_appoints_nobody(number: int) -> None:
+def test_a_controller_that_loses_a_batch_number_to_another_copy_ends_and_appoints_no_leader(number: int) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
         contender = await stage.stand(1)

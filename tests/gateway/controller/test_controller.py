@@ -84,7 +84,7 @@ def test_an_election_whose_answer_is_lost_is_found_out(lost: str) -> None:
 
 
 @pytest.mark.parametrize("late", ["answer", "watch"])
-def test_the_log_tells_of_an_election_once(late: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_election_is_logged_once(late: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level("INFO")
 
     async def scenario(stage: Stage) -> None:
@@ -94,7 +94,7 @@ def test_the_log_tells_of_an_election_once(late: str, caplog: pytest.LogCaptureF
             monkeypatch.setattr(contender.controller, "_holder_changed", lambda events: None)
         else:
             contender.store.lose_answers = 1
-        for name in ("orders", "events"):  # at each look it finds anew that it is the controller
+        for name in ("orders", "events"):  # each poll finds again that it is the controller
             topic = await stage.topic(name, 1)
             await soon()
             assert await stage.leaders(topic) == [1]
@@ -150,7 +150,7 @@ def test_what_a_controller_has_decided_is_not_written_when_another_was_elected_m
 
 
 def test_a_controller_that_wakes_up_and_seals_whom_it_found_dead_before_does_no_harm() -> None:
-    """It is dead for ever; only the appointment is the other's."""
+    """A dead session stays dead; only the appointment is the other controller's."""
 
     async def scenario(stage: Stage) -> None:
         topic, stalled = await led_by_two(stage)
@@ -243,7 +243,7 @@ def test_several_dead_are_sealed_at_the_same_time_and_one_that_can_not_be_holds_
         assert Counter(await stage.leaders(topic)) == {1: 2, 2: 1}
         await asyncio.sleep(600)
         tries = stage.bucket.count("create", segment_key(SessionId(2), SegmentSeq(0)))
-        assert tries <= 130, "a bucket that says no is not asked five times a second for ever"
+        assert tries <= 130, "a bucket that says no is not asked five times a second without end"
         stage.bucket.heal()
         await asyncio.sleep(10)
         assert Counter(await stage.leaders(topic)) == {1: 3}
@@ -422,13 +422,13 @@ def test_the_states_of_a_deleted_topic_are_forgotten_also_while_they_move() -> N
         await asyncio.sleep(RELEASE_TIMEOUT_S * 2)
         assert {held.topic_id for held in await read_all(stage.sqlite, LAYOUT)} == {kept.id}
         assert await stage.leaders(topic) == [None] * 4
-        assert all([await stage.sqlite.get(LAYOUT.broker(f"b{session}")) for session in (1, 2, 3)]), "nobody is blamed for it"
+        assert all([await stage.sqlite.get(LAYOUT.broker(f"b{session}")) for session in (1, 2, 3)]), "no broker is blamed for it"
 
     on_stage(scenario)
 
 
 @pytest.mark.slow
-def test_partitions_of_a_topic_whose_deletion_was_not_heard_of_yet_do_not_begin_anew() -> None:
+def test_partitions_of_a_topic_get_no_leader_before_the_watch_reports_its_deletion() -> None:
     """Their states were forgotten by the controller before. Epoch 0 would be given twice, and records written in both."""
 
     async def scenario(stage: Stage) -> None:

@@ -29,7 +29,7 @@ INTERVAL_S = 600.0
 
 
 class FailingBucket(MemoryObjectStore):
-    """Fails creates while it is told to."""
+    """Fails creates while `fails` is set."""
 
     fails: Exception | None = None
 
@@ -143,7 +143,9 @@ def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None
     with_cluster(tmp_path, test)
 
 
-def test_metadata_that_were_set_back_to_a_backup_are_told_and_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_metadata_that_were_restored_from_a_backup_are_logged_and_not_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
         await bucket.create(snapshot_key(SnapshotPosition(0, Revision(9000))), [b"newer"])
         assert await snapshot_of(bucket, metadata) is None
@@ -219,7 +221,9 @@ def test_history_that_is_compacted_while_it_is_read_is_read_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("error", [Unavailable("the bucket is away"), OutcomeUnknown("no answer")])
-def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_snapshot_is_logged_and_the_next_one_is_taken_on_schedule(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         metadata = SqliteStore(Path(":memory:"))
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])

@@ -1,4 +1,4 @@
-"""The history of the metadata is dropped when it is old enough, and nobody who follows notices."""
+"""The history of the metadata is dropped when it is old enough, without an effect on watchers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ async def proven() -> None:
 
 
 class CountingBucket(MemoryObjectStore):
-    """Counts listings, and creates below topics/, and fails these while it is told to."""
+    """Counts listings and creates below topics/, and fails the creates while `fails` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class CountingBucket(MemoryObjectStore):
 
 
 async def mirrored(bucket: MemoryObjectStore, topic_id: TopicId | None = None) -> list[TopicKey]:
-    """What the mirror tells, by name and then by kind and revision."""
+    """Content of the mirror, by name and then by kind and revision."""
     found = [parsed async for info in list_all(bucket, TOPICS) if (parsed := parse_topic_key(info.key)) is not None]
     return [parsed for parsed in found if topic_id in (None, parsed.topic_id)]
 
@@ -299,7 +299,7 @@ def test_a_create_whose_answer_was_lost_is_made_again_and_in_the_end_given_up(tm
     run(tmp_path, test)
 
 
-def test_another_content_under_the_same_revision_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_different_content_under_the_same_revision_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It can't be, unless the metadata were set back to a backup of their own."""
 
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
@@ -384,7 +384,7 @@ def test_a_deleted_topic_of_which_nothing_is_on_the_bucket_needs_no_mark(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_snapshot_tells_how_far_the_mirror_had_come(tmp_path: Path) -> None:
+def test_the_mirror_writes_only_topics_that_are_newer_than_the_last_snapshot(tmp_path: Path) -> None:
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
         await metadata.transact([], [Put(LAYOUT.cluster_id, b"c")])
         async with mirroring(bucket, metadata) as (topics, cache, mirror):

@@ -100,7 +100,7 @@ def test_a_commit_is_a_sign_of_life_and_a_heartbeat_of_another_generation_is_non
     with_cluster(scenario)
 
 
-def test_a_coordinator_that_slept_blames_nobody_for_its_sleep() -> None:
+def test_members_keep_their_whole_session_timeout_after_their_coordinator_was_suspended() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         first, _ = await b1.stable()
@@ -129,7 +129,7 @@ def test_thousands_of_groups_share_one_timer() -> None:
         await asyncio.sleep(SESSION_MS / 1000 + 1)
         assert (await b1.groups.describe("g77")).phase is GroupPhase.EMPTY
         await asyncio.sleep(2_000)
-        assert len(b1.groups) == 0, "what nobody asks for is not kept"
+        assert len(b1.groups) == 0, "a group without requests is not kept"
 
     with_cluster(scenario)
 
@@ -166,7 +166,7 @@ def test_a_record_of_a_former_coordinator_is_refused_too() -> None:
     with_cluster(scenario)
 
 
-def test_calls_that_wait_are_told_to_ask_the_next_coordinator_when_a_group_is_handed_over() -> None:
+def test_waiting_calls_end_with_not_coordinator_when_their_group_is_handed_over() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         waits = [b1.join(), b1.join()]
@@ -287,7 +287,7 @@ def test_a_group_that_another_loads_while_it_is_loaded_here_goes_to_one_of_them(
     with_cluster(scenario)
 
 
-def test_what_was_loaded_in_a_former_session_is_loaded_anew_since_another_may_have_coordinated_it_meanwhile() -> None:
+def test_a_group_that_was_loaded_in_an_earlier_session_of_the_broker_is_reloaded() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         (first,) = await b1.stable(1)
@@ -314,7 +314,7 @@ def test_what_is_given_up_twice_takes_nothing_from_the_one_that_was_loaded_after
         b1.is_mine = True
         again = b1.join()
         await asyncio.sleep(0.1)
-        held.give_up("a call of before ends only now")
+        held.give_up("an earlier call ends only now")
         async with asyncio.timeout(10):
             assert (await again).generation == 1, "its barrier opens in time"
 
@@ -413,7 +413,7 @@ def test_a_commit_that_only_moves_forward_after_one_of_unknown_outcome_compares_
 
 
 def test_a_commit_that_only_moves_forward_is_not_bound_by_an_earlier_generation() -> None:
-    """The offset of before may lie behind the end of a log that was restored; then reading has begun anew."""
+    """The earlier offset may lie behind the end of a restored log; then reading has started over."""
 
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
@@ -471,7 +471,7 @@ def test_a_commit_of_unknown_outcome_disturbs_no_member_though_etcd_stays_away()
         assert await outcome(b1.groups.offsets("g")) is Unavailable
         b1.link.down = None
         assert (await b1.groups.offsets("g")).committed == {}
-        assert await b1.link.land() == [False], "it would land after it was told that nothing is committed"
+        assert await b1.link.land() == [False], "it would land after an answer that nothing is committed"
         joining = b1.join()
         await asyncio.sleep(0.01)
         b1.link.delay = 1
@@ -706,7 +706,7 @@ def test_a_call_that_is_cancelled_at_any_moment_leaves_a_group_that_goes_on(step
     with_cluster(scenario, shuffled=steps)
 
 
-def test_a_commit_that_hangs_up_while_the_record_is_written_anew_disturbs_no_member() -> None:
+def test_a_commit_cancelled_while_the_group_record_is_rewritten_disturbs_no_member() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         first, second = await b1.stable()
@@ -739,7 +739,7 @@ def test_what_is_known_of_offsets_is_read_again_after_a_call_that_hung_up(delete
         b1.link.pause.set()
         await asyncio.sleep(0.1)
         assert (await b1.groups.offsets("g")).committed.keys() == (set() if deletes else {P0}), "it was done all the same"
-        assert not b1.groups.known_offsets.is_whole("g"), "else figures show the offset of before until the next commit"
+        assert not b1.groups.known_offsets.is_whole("g"), "else metrics show the earlier offset until the next commit"
 
     with_cluster(scenario)
 
@@ -787,7 +787,7 @@ def test_a_newcomer_that_hangs_up_while_it_is_stored_that_it_is_a_member_is_gone
         assert (await again).generation == 2
         await asyncio.sleep(0.1)
         assert list((await b1.groups.describe("g")).members) == [first]
-        assert (await b1.join(first)).generation == 3, "nobody waits for the session of one that never heard its id"
+        assert (await b1.join(first)).generation == 3, "no member waits for the session of one that never received its id"
 
     with_cluster(scenario)
 
@@ -806,7 +806,7 @@ def test_who_joins_does_not_wait_for_all_that_hung_up_before() -> None:
     with_cluster(scenario)
 
 
-def test_a_broker_that_stops_tells_all_who_wait_and_all_who_come() -> None:
+def test_a_stopping_broker_ends_waiting_calls_and_refuses_new_ones() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         (first,) = await b1.stable(1)
@@ -877,7 +877,7 @@ def test_a_commit_that_meets_the_deletion_leaves_no_offset_without_a_group() -> 
     with_cluster(scenario)
 
 
-def test_offsets_are_deleted_one_by_one_while_nobody_reads() -> None:
+def test_offsets_of_single_partitions_are_deleted_only_while_the_group_is_empty() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await b1.commit(1, partition=P0)
@@ -893,7 +893,7 @@ def test_offsets_are_deleted_one_by_one_while_nobody_reads() -> None:
     with_cluster(scenario)
 
 
-def test_a_damaged_group_is_told_and_harms_no_other() -> None:
+def test_a_damaged_group_is_reported_as_corrupt_and_other_groups_go_on() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await cluster.etcd.transact([], [Put(LAYOUT.group("g"), b"{")])
@@ -954,7 +954,7 @@ def test_a_deletion_that_fails_half_way_does_not_say_that_nothing_was_written(wh
 
 @pytest.mark.parametrize(("written", "reported"), [(0, "shutting down"), (1, "0 of the 301 keys"), (2, "128 of the 301 keys")])
 def test_a_broker_that_stops_in_the_middle_of_a_deletion_says_what_was_written(written: int, reported: str) -> None:
-    """After the first transaction, which writes the record anew, "shutting down" would say that nothing was written."""
+    """After the first transaction, which rewrites the record, "shutting down" would say that nothing was written."""
 
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
@@ -994,7 +994,7 @@ def test_a_deletion_whose_answer_is_lost_is_an_unknown_outcome() -> None:
     with_cluster(scenario)
 
 
-def test_a_damaged_offset_is_told_beside_the_others_and_a_commit_mends_it() -> None:
+def test_a_damaged_offset_is_reported_beside_the_others_and_repaired_by_a_commit() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await b1.commit(1)

@@ -24,7 +24,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 
 
 class Stage:
-    """Broker b1, what it sees, what etcd holds, and what others tell it."""
+    """Broker b1, what it sees, what etcd holds, and what others report to it."""
 
     def __init__(self) -> None:
         self.brokers: Mapping[str, BrokerRegistration] = {}
@@ -82,7 +82,7 @@ class Stage:
 
 
 def until_the_view_ends(scenario: Callable[[Stage, asyncio.Task[None]], Awaitable[None]]) -> None:
-    """`scenario` makes the task of the view end; from then on, nobody is sure, at once."""
+    """`scenario` makes the task of the view end; from then on no proof succeeds."""
 
     async def main() -> None:
         stage = Stage()
@@ -149,7 +149,7 @@ def test_the_coordinator_lease_is_renewed_continuously_only_while_groups_need_it
     on_stage(scenario)
 
 
-def test_who_has_not_heard_of_a_new_broker_is_not_sure_until_the_watch_has_told() -> None:
+def test_a_broker_has_no_proof_until_its_watch_reports_a_new_broker() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.view.verify()
         stage.etcd = {**stage.revisions, "b3": Revision(3)}
@@ -175,7 +175,7 @@ def test_who_hears_of_a_new_broker_before_etcd_s_older_answer_comes_is_sure() ->
     on_stage(scenario)
 
 
-def test_a_registration_that_was_written_anew_is_another() -> None:
+def test_a_registration_with_another_revision_invalidates_the_proof() -> None:
     """It drained, and drains no more: meanwhile others had its groups."""
 
     async def scenario(stage: Stage) -> None:
@@ -239,7 +239,7 @@ def test_who_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in
     on_stage(scenario)
 
 
-def test_a_broker_alone_needs_nobody_while_the_store_is_away() -> None:
+def test_a_lone_broker_needs_no_proof_from_others_during_an_outage_of_the_store() -> None:
     async def scenario(stage: Stage) -> None:
         stage.see(b1=1)
         stage.others["b2"] = stage.reported(b1=1, b2=2)  # what was removed, and sees older things
@@ -282,7 +282,7 @@ def test_a_proof_by_another_one_holds_as_of_when_that_one_had_it() -> None:
     assert proven_by_others(100.0, here, [None, None], []) is None
 
 
-def test_a_proof_is_told_with_how_long_there_was_none() -> None:
+def test_subscribers_receive_each_proof_with_the_time_without_one_before_it() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.view.verify()
         stage.etcd = None
@@ -336,7 +336,7 @@ def test_who_waits_when_the_view_ends_in_a_look_is_not_sure_at_once() -> None:
     until_the_view_ends(scenario)
 
 
-def test_a_view_that_fails_keeps_nobody_waiting_and_tells_its_owner_why() -> None:
+def test_a_failing_view_wakes_its_waiters_and_raises_the_error_to_its_owner() -> None:
     async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
         def fails(after_s: float) -> None:
             raise AssertionError("a bug of a subscriber's")

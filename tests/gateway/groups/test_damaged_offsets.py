@@ -1,4 +1,4 @@
-"""One damaged value among a group's committed offsets is told as the error of its partition, and holds up no other."""
+"""One damaged value among a group's committed offsets is reported as the error of its partition, and holds up no other."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_damaged_offset_is_described_as_corrupt_and_a_seek_repairs_it(tmp_path
         describe = groups_pb2.DescribeGroupRequest(group=group.group)
         assert errors((await operations.describe(describe)).lags) == [None, Corrupt, None]
         shift = groups_pb2.SeekGroupRequest(group=group.group, shift=1, validate_only=True)
-        assert errors((await operations.seek(shift)).moved) == [None, Corrupt, None], "nobody knows from where"
+        assert errors((await operations.seek(shift)).moved) == [None, Corrupt, None], "its start is unknown"
         moved = (await operations.seek(groups_pb2.SeekGroupRequest(group=group.group, earliest=True))).moved
         assert [(row.partition, row.HasField("before"), row.before, row.after) for row in moved] == [
             (0, True, 0, 0),

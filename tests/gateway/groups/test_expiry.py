@@ -53,7 +53,7 @@ def test_of_a_group_that_commits_by_hand_each_offset_has_its_own_time() -> None:
     assert decided(by_hand, {P0: committed(RETENTION_MS), P1: committed(RETENTION_MS - 1)}) == ExpiredState([P0], False)
 
 
-def test_a_group_with_a_damaged_offset_is_kept_for_the_whole_retention_since_nobody_knows_when_it_was_committed() -> None:
+def test_a_group_with_a_damaged_offset_of_unknown_age_is_kept_for_the_whole_retention() -> None:
     def ends(ago_ms: int) -> ExpiredState:
         group = Group(changed_at_ms=NOW_MS - ago_ms)
         return expired(group, {}, damaged=True, deleted=(), now_ms=NOW_MS, retention_ms=RETENTION_MS)
@@ -156,7 +156,7 @@ def test_groups_that_no_member_calls_for_expire_as_well() -> None:
     with_expiry(scenario)
 
 
-def test_members_that_died_with_their_coordinator_keep_nothing_for_ever() -> None:
+def test_members_that_died_with_their_coordinator_do_not_keep_their_group_from_expiring() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, _ = await b1.stable()
@@ -249,7 +249,7 @@ def test_a_commit_that_begins_while_it_is_decided_waits_and_is_kept(monkeypatch:
     with_expiry(scenario)
 
 
-def test_a_commit_that_begins_while_its_group_is_deleted_makes_it_anew() -> None:
+def test_a_commit_during_the_expiry_of_its_group_creates_the_group_again() -> None:
     async def scenario(kept: Kept) -> None:
         await kept.at.commit(7)
         await sleep_ms(RETENTION_MS)
@@ -303,7 +303,7 @@ def test_while_a_topic_can_not_be_read_no_topic_is_taken_for_deleted(caplog: pyt
     assert "offsets of deleted topics are kept for now" in caplog.text
 
 
-def test_a_damaged_group_is_told_and_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_group_is_logged_and_does_not_stop_the_expiry_of_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(kept: Kept) -> None:
         await kept.cluster.etcd.transact([], [Put(LAYOUT.group("a"), b"{")])
         await kept.at.commit(7)

@@ -1,4 +1,4 @@
-"""What Prometheus is told of consumer groups: true, from memory, at a bounded cost."""
+"""Metrics of consumer groups: correct, from memory, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LABELS: Final = ("group", "consumergroup", "topic", "partition", "state")
 
 
 class Watched:
-    """A coordinator, and what is told of its groups."""
+    """A coordinator and the metrics of its groups."""
 
     def __init__(self, at: Coordinated, log: ReportedLog, partitions: int) -> None:
         self.at = at
@@ -85,7 +85,7 @@ def watched(scenario: Callable[[Watched, Cluster], Awaitable[None]], *, partitio
     with_cluster(prepared)
 
 
-def test_lag_is_told_by_topic_and_in_detail_by_partition() -> None:
+def test_lag_is_exported_by_topic_and_in_detail_by_partition() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         now_ms = virtual_loop().now_ms()
         here.log.ends = {P0: bounds(0, 10), P1: bounds(0, 7)}
@@ -226,14 +226,14 @@ def test_of_too_many_records_others_are_read_each_time(monkeypatch: pytest.Monke
     watched(scenario, partitions=35)
 
 
-def test_a_leader_that_does_not_answer_leaves_what_it_told_last() -> None:
+def test_the_lag_uses_the_last_known_end_offset_of_a_leader_that_does_not_answer() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
-        here.log.ends = {P0: bounds(0, 10), P1: NoLeader("nobody leads it")}
+        here.log.ends = {P0: bounds(0, 10), P1: NoLeader("it has no leader")}
         await here.at.commit(4)
         await here.at.commit(4, partition=P1)
         await here.figures.refresh()
         assert here.scrape()["tidelog_group_lag_records", ("g", "orders")] == 6
-        here.log.ends[P0] = NoLeader("nobody leads it")
+        here.log.ends[P0] = NoLeader("it has no leader")
         await here.figures.refresh()
         assert here.scrape()["tidelog_group_lag_records", ("g", "orders")] == 6
         await here.at.commit(9)
@@ -263,7 +263,7 @@ def test_metrics_of_idle_groups_come_from_the_broker_that_would_coordinate_them(
     watched(scenario)
 
 
-def test_what_another_broker_committed_meanwhile_is_told_once_the_group_is_back() -> None:
+def test_a_commit_through_another_coordinator_is_exported_once_the_group_is_back() -> None:
     async def scenario(here: Watched, cluster: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         await here.at.commit(4)
@@ -280,7 +280,7 @@ def test_what_another_broker_committed_meanwhile_is_told_once_the_group_is_back(
     watched(scenario)
 
 
-def test_a_commit_of_unknown_outcome_is_told_as_it_turned_out() -> None:
+def test_a_commit_of_unknown_outcome_is_exported_as_it_was_stored() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         await here.at.commit(4)
@@ -293,7 +293,7 @@ def test_a_commit_of_unknown_outcome_is_told_as_it_turned_out() -> None:
     watched(scenario)
 
 
-def test_a_group_that_was_deleted_or_has_expired_is_told_no_more() -> None:
+def test_a_deleted_or_expired_group_is_no_longer_exported() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         await here.at.commit(4)
@@ -314,7 +314,7 @@ def test_a_group_that_was_deleted_or_has_expired_is_told_no_more() -> None:
     watched(scenario)
 
 
-def test_deleted_offsets_are_told_no_more_and_sought_ones_as_they_are() -> None:
+def test_deleted_offsets_are_no_longer_exported_and_moved_ones_are_updated() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10), P1: bounds(0, 10)}
         await here.at.commit(4)
@@ -345,7 +345,7 @@ def test_a_damaged_offset_hides_nothing_else() -> None:
     watched(scenario)
 
 
-def test_every_name_that_the_guide_asks_for_is_told() -> None:
+def test_every_group_metric_that_the_guide_names_is_exported() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends, here.log.timestamps = {P0: bounds(0, 10)}, {(P0, 4): 0}
         await here.at.commit(4)
@@ -369,7 +369,7 @@ def test_names_of_groups_may_hold_anything_that_labels_must_not() -> None:
     watched(scenario)
 
 
-def test_a_broker_tells_and_forgets_by_itself() -> None:
+def test_group_maintenance_exports_metrics_and_expires_groups_periodically() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         settings = GroupSettings(offsets_retention_ms=3_600_000)

@@ -204,7 +204,7 @@ def test_a_group_changes_its_protocol_only_without_members() -> None:
         with pytest.raises(UnknownGroup):
             await join(b1, "a")
         await b1.leave(member)
-        assert (await join(b1, "a")).epoch == 3, "above every generation of before"
+        assert (await join(b1, "a")).epoch == 3, "above every earlier generation"
         with pytest.raises(InconsistentProtocol):
             await b1.join()
         with pytest.raises(UnknownMember):

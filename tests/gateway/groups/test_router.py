@@ -141,14 +141,16 @@ def test_members_of_one_group_join_commit_and_leave_through_whichever_broker_the
     with_group(tmp_path, scenario)
 
 
-def test_doors_and_brokers_that_join_in_values_are_one_group_with_those_over_grpc(tmp_path: Path) -> None:
+def test_members_that_join_in_process_share_a_group_with_those_over_grpc(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         topic = group.at.topic_cache.get("orders")
         p0, p1, _ = partitions_of(topic)
         gone = TopicPartition(TopicId("f" * 32), Partition(0))
         for broker in group.brokers:
             groups = broker.groups
-            asked = JoinRequest(NO_MEMBER, NO_INSTANCE, "door", "10.0.0.7", "consumer", (Protocol("range", b"m"),), 10_000, 10_000)
+            asked = JoinRequest(
+                NO_MEMBER, NO_INSTANCE, "listener", "10.0.0.7", "consumer", (Protocol("range", b"m"),), 10_000, 10_000
+            )
             joined = await groups.join(group.name, asked)
             assert [member.metadata for member in joined.members] == [b"m"]
             me, generation = joined.member_id, joined.generation
@@ -169,7 +171,7 @@ def test_doors_and_brokers_that_join_in_values_are_one_group_with_those_over_grp
             assert await groups.commit(group.name, me, NO_INSTANCE, generation, back, only_forward=True) == {}
             assert (await groups.offsets(group.name)).committed[p0].offset == 5
             member = (await group.at.coordinated_groups.describe(group.name)).members[me]
-            assert (member.client_host, member.client_id) == ("10.0.0.7", "door")
+            assert (member.client_host, member.client_id) == ("10.0.0.7", "listener")
             left = await groups.leave(group.name, [(me, NO_INSTANCE), (NO_MEMBER, InstanceId("unheard of"))])
             assert [error and type(error) for error in left] == [None, UnknownMember]
 
@@ -260,7 +262,7 @@ def test_a_coordinator_that_is_drained_gives_its_groups_up_and_the_next_one_goes
     with_group(tmp_path, scenario)
 
 
-def test_a_coordinator_that_is_stopped_is_followed_before_its_doors_close(tmp_path: Path) -> None:
+def test_members_of_a_stopped_coordinator_are_answered_by_the_next_one(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         members = await stable(group)
         through_it, through_another = group.through(group.at), group.through(group.others[0])
@@ -289,7 +291,7 @@ def test_members_come_back_to_the_next_coordinator_when_theirs_has_died(tmp_path
         assert server is not None
         await server.stop(None)
         assert isinstance(await waiting, NotCoordinator)
-        assert isinstance(await refused(calls.heartbeat(first, 1)), NoCoordinator), "nobody listens there"
+        assert isinstance(await refused(calls.heartbeat(first, 1)), NoCoordinator), "no broker listens there"
         await group.others[0].drain(group.at.broker_id, draining=True)  # in place of the end of its lease
         for member in members:
             await answered_by_the_next(lambda member=member: calls.heartbeat(member, 1))  # type: ignore[misc]
@@ -338,7 +340,7 @@ def test_nothing_of_a_group_is_in_memory_where_it_is_not_coordinated(tmp_path: P
     with_group(tmp_path, scenario)
 
 
-def test_what_is_committed_is_told_though_the_coordinator_has_not_heard_of_the_topic(tmp_path: Path) -> None:
+def test_brokers_return_committed_offsets_though_the_coordinator_does_not_know_the_topic(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         topic = group.at.topic_cache.get("orders")
         p0, _, _ = partitions_of(topic)
@@ -351,7 +353,7 @@ def test_what_is_committed_is_told_though_the_coordinator_has_not_heard_of_the_t
             asked = groups_pb2.OffsetFetchRequest(group=group.name, of_unknown_topics=True)
             for broker in group.brokers:
                 async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
-                    assert not (await groups_stub(channel).OffsetFetch(asked)).offsets, "a client is not told of it"
+                    assert not (await groups_stub(channel).OffsetFetch(asked)).offsets, "a client does not receive it"
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(other.topic_cache, "by_id", group.at.topic_cache.get)  # which knows names only
             assert not (await other.groups.offsets(group.name)).committed, "of a topic that is gone here"

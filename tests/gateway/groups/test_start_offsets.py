@@ -72,8 +72,8 @@ def test_what_is_not_known_of_an_epoch_says_nothing_of_the_log(end: EpochEnd | T
     assert starts(Leaders(end), StoredOffsets({P0: committed(7, leader_epoch=4)}, {}))[P0] == GroupStart(7)
 
 
-def test_a_partition_that_nobody_leads_begins_when_its_leader_was_asked() -> None:
-    found = starts(Leaders(NoLeader("nobody leads it")), StoredOffsets({P0: committed(7, leader_epoch=4)}, {}))
+def test_a_partition_without_a_leader_gets_no_leader_and_no_start_offset() -> None:
+    found = starts(Leaders(NoLeader("it has no leader")), StoredOffsets({P0: committed(7, leader_epoch=4)}, {}))
     assert isinstance(found[P0], NoLeader)
     assert found[P1] == GroupStart(3)
 
@@ -82,7 +82,7 @@ def test_an_offset_that_is_gone_is_not_looked_for_again() -> None:
     assert set(starts(Leaders(), None).values()) == {GroupStart(3)}
 
 
-def test_nothing_committed_is_an_error_where_the_member_chose_that_and_nobody_is_asked() -> None:
+def test_the_start_policy_error_fails_without_a_committed_offset_and_asks_no_leader() -> None:
     leaders = Leaders()
     found = starts(leaders, StoredOffsets({}, {}), StartPolicy.ERROR)
     assert all(isinstance(each, NotFound) for each in found.values())

@@ -93,7 +93,7 @@ def test_a_member_whose_request_could_not_be_answered_stays_in_the_group() -> No
 
 
 def test_what_was_decided_before_the_proof_came_is_decided_again() -> None:
-    """Its members were silent because they were refused: when the proof comes, their sessions begin anew."""
+    """Its members were silent because they were refused: when the proof comes, their sessions restart."""
 
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
@@ -150,7 +150,7 @@ def test_the_next_coordinator_holds_its_barrier_open_so_much_longer_for_members_
     with_cluster(scenario)
 
 
-def test_after_a_long_time_without_a_proof_groups_with_members_are_loaded_anew() -> None:
+def test_groups_with_members_are_reloaded_after_a_long_time_without_a_proof() -> None:
     """Another may have come and gone, and have given away what was held here."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -160,7 +160,7 @@ def test_after_a_long_time_without_a_proof_groups_with_members_are_loaded_anew()
         held = b1.groups._groups["g"]
         (first,) = [(await b1.join()).member_id]
         b1.groups.proven(SESSION_MS / 1000 - 1)
-        assert b1.groups._groups["g"] is held, "nobody can have lost anything in that time"
+        assert b1.groups._groups["g"] is held, "no session can have ended in that time"
         b1.groups.proven(SESSION_MS / 1000 + 1)
         assert not b1.groups.is_loaded("g")
         assert await outcome(b1.heartbeat(first, 2)) in (None, StaleGeneration)
@@ -170,7 +170,7 @@ def test_after_a_long_time_without_a_proof_groups_with_members_are_loaded_anew()
 
 
 def test_a_group_that_was_taken_over_a_moment_ago_is_kept() -> None:
-    """Its record was written then: nobody has had it since."""
+    """Its record was written then: no other coordinator has had it since."""
 
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()

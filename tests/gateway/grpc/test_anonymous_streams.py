@@ -1,4 +1,4 @@
-"""Streams that anybody may open: they come to an end where their address holds most, and nobody else's does."""
+"""Streams without authentication: without room, a stream of the address with the most streams ends, and no other."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_slot_of_an_ended_call_is_free() -> None:
     run(scenario())
 
 
-def test_who_takes_nothing_of_what_he_is_told_is_refused_more_and_others_are_not() -> None:
+def test_an_address_that_reads_no_answers_is_refused_new_streams_and_others_are_not() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=4, clients_read=False)
         outsider = [await endpoint.open("10.0.0.9") for _ in range(10)]
@@ -150,7 +150,7 @@ def test_clients_that_take_nothing_hold_together_what_one_may_and_a_few_each() -
     run(scenario())
 
 
-def test_who_takes_all_his_answers_is_not_refused_for_strangers_who_take_none() -> None:
+def test_an_address_that_reads_its_answers_is_not_refused_because_others_read_none() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=20, clients_read=False)
         load_balancer = [await endpoint.open("10.0.0.1") for _ in range(FEW)]
@@ -185,7 +185,7 @@ def test_untaken_calls_of_fifty_addresses_are_at_most_about_four_times_the_slots
 
 
 @pytest.mark.parametrize("found", [0, 2])
-def test_connections_that_are_cut_off_are_told_of_where_there_were_any(found: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cut_of_connections_is_logged_only_if_it_found_any(found: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     looked_in: list[int] = []
 
@@ -229,7 +229,7 @@ def test_connections_that_took_nothing_for_long_are_cut_off_once_their_calls_are
     run(scenario())
 
 
-def test_few_that_wait_to_be_taken_cost_nobody_his_connection() -> None:
+def test_a_few_unread_answers_do_not_cut_a_connection() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=4, clients_read=False)
         stream = await endpoint.open("10.0.0.8")
@@ -243,7 +243,7 @@ def test_few_that_wait_to_be_taken_cost_nobody_his_connection() -> None:
 
 
 @given(st.integers(1, 6), st.lists(st.sampled_from("abcd"), max_size=40))
-def test_nobody_with_a_fair_share_is_ended(streams_max: int, arrivals: list[str]) -> None:
+def test_streams_of_an_address_within_its_fair_share_are_never_ended(streams_max: int, arrivals: list[str]) -> None:
     """A fair share: no more streams than the places by the number of addresses that there ever were."""
 
     async def scenario() -> None:

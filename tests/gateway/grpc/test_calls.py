@@ -24,7 +24,7 @@ async def serve(handler: Callable[[Context], Awaitable[None]]) -> tuple[grpc.aio
     return server, f"127.0.0.1:{port}"
 
 
-def test_an_error_of_grpc_s_own_is_told_to_a_client_that_is_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_of_grpc_reaches_the_client_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def handler(context: Context) -> None:
         await context.write(b"first")
         raise grpc.aio.InternalError("no such batch")
@@ -44,7 +44,7 @@ def test_an_error_of_grpc_s_own_is_told_to_a_client_that_is_there(caplog: pytest
 
 
 @pytest.mark.parametrize("leave", ["cancel", "close"])
-def test_a_client_that_is_gone_is_nobody_s_fault(leave: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_disconnects_causes_no_warning_in_the_log(leave: str, caplog: pytest.LogCaptureFixture) -> None:
     """It leaves between two writes, and under one that it does not take."""
     caplog.set_level(logging.INFO)
 

@@ -1,5 +1,5 @@
-"""Calls over gRPC whose message comes long after their head, or never: what held at the head is asked again, and what was never
-begun is told as such."""
+"""Calls over gRPC whose message comes long after their head, or never. What held at the head is checked again, and a call
+that never began is recorded as such."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_key_that_expires_before_the_message_comes_does_nothing_more(tmp_path:
     serve(tmp_path, scenario)
 
 
-def test_what_was_never_begun_is_told_neither_as_done_nor_as_doubtful(tmp_path: Path, waiting: Waiting) -> None:
+def test_calls_whose_message_never_arrived_are_not_in_the_audit_log(tmp_path: Path, waiting: Waiting) -> None:
     """A client that hangs up before its message came, and a message that gRPC refuses by its length."""
 
     async def scenario(at: Guarded) -> None:
@@ -147,7 +147,7 @@ def test_what_was_never_begun_is_told_neither_as_done_nor_as_doubtful(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
+def test_silent_authenticated_calls_count_towards_the_call_limit_of_the_listener(
     tmp_path: Path, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools: list[CallLimiter] = []
@@ -168,7 +168,9 @@ def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
         one_more = head(at, LIST_TOPICS, key)
         assert await one_more.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "3 calls are open" in await one_more.details()
-        assert await head(at, LIST_TOPICS, "tlk_wrong").code() is grpc.StatusCode.UNAUTHENTICATED, "strangers are not counted"
+        assert await head(at, LIST_TOPICS, "tlk_wrong").code() is grpc.StatusCode.UNAUTHENTICATED, (
+            "unauthenticated calls are not counted"
+        )
         assert still_open() == 3
         silent[0].cancel()
         await silent[1].done_writing()

@@ -1,4 +1,4 @@
-"""Streams end in order after their connection was surely told to go, and before it is cut."""
+"""Streams end in order after their connection surely received its GOAWAY, and before it is cut."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.grpc.connection_ages import REMEMBERED_MAX, SPREAD, ConnectionAges,
 
 
 @given(st.floats(1, 10_000), st.floats(0.1, 1_000), st.floats(0, 1))
-def test_a_stream_ends_between_what_its_client_was_told_and_the_cut(age_s: float, grace_s: float, at: float) -> None:
+def test_a_stream_ends_after_the_goaway_of_its_connection_and_before_the_cut(age_s: float, grace_s: float, at: float) -> None:
     began_s = 100.0
     reported_s = began_s + age_s * (1 - SPREAD + 2 * SPREAD * at)
     cut_s = reported_s + grace_given_s(age_s, grace_s)
@@ -25,7 +25,7 @@ def test_later_streams_of_a_connection_end_with_the_first() -> None:
     assert ages.ends_s("b", now_s=109) == pytest.approx(219)
 
 
-def test_who_comes_again_after_it_was_told_has_a_new_connection() -> None:
+def test_a_peer_that_returns_after_its_stream_ended_has_a_new_connection_age() -> None:
     ages = ConnectionAges(age_s=100, grace_s=10)
     ages.ends_s("a", now_s=0)
     ages.ended("a")

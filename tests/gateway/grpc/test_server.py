@@ -31,7 +31,7 @@ from tests.kit.segments.batches import batch_of
 pytestmark = pytest.mark.slow
 
 
-def test_health_tells_whether_requests_can_succeed(tmp_path: Path) -> None:
+def test_the_health_check_returns_whether_requests_can_succeed(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         health = health_stub(channel)
 
@@ -47,7 +47,7 @@ def test_health_tells_whether_requests_can_succeed(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_whoever_watches_the_health_hears_of_the_change_and_of_the_stop(tmp_path: Path) -> None:
+def test_a_health_watch_reports_changes_and_ends_with_the_stop(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         health = health_stub(channel)
         watching = health.Watch(health_pb2.HealthCheckRequest())
@@ -62,11 +62,11 @@ def test_whoever_watches_the_health_hears_of_the_change_and_of_the_stop(tmp_path
     serve(tmp_path, scenario)
 
 
-def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) -> None:
+def test_a_health_watch_reports_not_serving_before_a_stop_ends_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-        reading = asyncio.ensure_future(watching.read())  # begun before: grpc.aio gives nobody a message once it has the status
+        reading = asyncio.ensure_future(watching.read())  # begun before: grpc.aio returns no message once it has the status
         await broker.grpc.stop(5)
         assert (await reading).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await watching.code() is grpc.StatusCode.UNAVAILABLE
@@ -74,7 +74,7 @@ def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) ->
     serve(tmp_path, scenario)
 
 
-def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_calls_of_others(
+def test_a_stream_beyond_the_bound_ends_the_oldest_watch_of_the_address_with_the_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.grpc.server.WATCHES_MAX", 3)
@@ -99,10 +99,8 @@ def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_ca
     serve(tmp_path, scenario)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address of its own without being told")
-def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one loopback address without configuration")
+def test_a_client_that_reads_no_answers_does_not_block_calls_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are answered, or as many more as had a place at the same moment, and wait for a window that never opens; the others are
     refused, which needs none."""
     monkeypatch.setattr("gateway.grpc.server.WATCHES_MAX", 4)
@@ -122,7 +120,7 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
     serve(tmp_path, scenario)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address of its own without being told")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one loopback address without configuration")
 @pytest.mark.parametrize(
     ("method", "message"),
     [
@@ -134,7 +132,7 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
     ],
 )
 @pytest.mark.parametrize("take_s", [1.0, 60.0])
-def test_strangers_who_take_nothing_of_their_streams_hold_no_calls_of_others_and_lose_their_connections(
+def test_clients_that_read_nothing_of_their_streams_block_no_others_and_are_disconnected(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -192,7 +190,9 @@ def test_one_connection_may_carry_all_that_is_counted_and_no_more(tmp_path: Path
     serve(tmp_path, scenario)
 
 
-def test_a_watch_without_a_question_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_health_watch_without_a_request_is_refused_as_an_invalid_argument(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         watch: Any = channel.stream_stream("/grpc.health.v1.Health/Watch")()
         await watch.done_writing()
@@ -202,7 +202,7 @@ def test_a_watch_without_a_question_is_told_so(tmp_path: Path, caplog: pytest.Lo
     serve(tmp_path, scenario)
 
 
-def test_reflection_tells_every_service_and_its_methods(tmp_path: Path) -> None:
+def test_reflection_lists_every_service_with_its_descriptor(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         call = reflection_stub(channel).ServerReflectionInfo()
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -234,7 +234,7 @@ def test_every_method_of_the_protos_is_served(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_stop_answers_what_was_taken_and_tells_streams_to_go(tmp_path: Path) -> None:
+def test_a_stop_answers_accepted_appends_and_ends_streams_as_unavailable(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stub = log_stub(channel)
         broker.store.hold()
@@ -293,7 +293,7 @@ def test_calls_that_fail_do_not_count_any_more(tmp_path: Path) -> None:
     serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=5))
 
 
-def test_a_connection_that_is_old_is_told_to_go_and_the_client_carries_on(tmp_path: Path) -> None:
+def test_an_old_connection_is_ended_and_its_client_reconnects(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
             stub = log_stub(channel)
@@ -312,7 +312,7 @@ def test_a_connection_that_is_old_is_told_to_go_and_the_client_carries_on(tmp_pa
 
 
 def test_calls_that_are_not_taken_up_in_time_are_refused_unread_and_those_that_came_later_are_answered() -> None:
-    """Else a broker that gets more calls than it answers would go on answering those that nobody waits for any more."""
+    """Else a broker that gets more calls than it answers would go on answering calls whose clients no longer wait."""
     taken, released = threading.Event(), threading.Event()
     listening: Future[tuple[int, Callable[[], object]]] = Future()
     read: list[bytes] = []

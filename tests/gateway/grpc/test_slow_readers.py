@@ -1,4 +1,4 @@
-"""A gRPC reader that takes nothing loses its connection, when others wait for the room of its answer, and nobody else does."""
+"""A gRPC reader that takes nothing loses its connection when others wait for the room of its answer; no other reader does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_readers_that_take_nothing_are_cut_off_when_others_wait_for_their_room(
     serve(tmp_path, scenario, settings=GatewaySettings(answer_bytes_max=4 * MIB, answer_timeout_ms=100))
 
 
-def test_while_nobody_waits_a_slow_reader_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_keeps_its_connection_while_no_other_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow_readers, "BYTES_PER_SECOND_MIN", 100 * MIB)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:

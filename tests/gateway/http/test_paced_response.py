@@ -17,7 +17,7 @@ PAUSE_S = 10.0
 
 
 class Reader:
-    """Takes each message after as many seconds as `delay_s` says for the bytes that it has by then."""
+    """Takes each message after as many seconds as `delay_s` says for the bytes that it has so far."""
 
     def __init__(self, delay_s: Callable[[int], float]) -> None:
         self.messages: list[Message] = []
@@ -109,7 +109,7 @@ def test_a_reader_below_the_least_rate_is_cut_off_though_it_never_pauses() -> No
     assert PAUSE_S <= run(scenario()) <= 2 * PAUSE_S
 
 
-def test_whoever_stops_the_sending_is_not_taken_for_a_slow_reader() -> None:
+def test_a_cancelled_response_is_not_mistaken_for_a_slow_reader() -> None:
     reader = Reader(lambda _: 1e9)
 
     async def scenario() -> None:

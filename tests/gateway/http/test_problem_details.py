@@ -46,7 +46,7 @@ def test_within_results_an_error_does_not_describe_the_response() -> None:
         (NoLeader("x"), 503, b"1"),
     ],
 )
-def test_whoever_may_retry_is_told_when(error: TidelogError, status: int, retry_after: bytes) -> None:
+def test_retryable_errors_have_a_retry_after_header(error: TidelogError, status: int, retry_after: bytes) -> None:
     assert (b"retry-after", retry_after) in problem_headers(error, status=status)
 
 
@@ -54,12 +54,12 @@ def test_an_error_that_can_not_be_retried_has_no_retry_after() -> None:
     assert b"retry-after" not in dict(problem_headers(UnknownTopic("x"), status=404))
 
 
-def test_an_offset_out_of_range_tells_the_range_in_headers_too() -> None:
+def test_an_offset_out_of_range_has_the_range_in_its_headers() -> None:
     headers = dict(problem_headers(OUT_OF_RANGE, status=416))
     assert headers[b"content-range"] == b"offsets */9"
     assert (headers[b"tidelog-log-start-offset"], headers[b"tidelog-high-watermark"]) == (b"5", b"9")
 
 
-def test_a_wrong_method_is_told_the_right_ones() -> None:
+def test_a_method_that_is_not_allowed_has_an_allow_header() -> None:
     headers = dict(problem_headers(MethodNotAllowed("x", allow="GET, POST"), status=405))
     assert headers[b"allow"] == b"GET, POST"

@@ -15,7 +15,7 @@ KNOWN = frozenset({"offset", "wait_ms", "acks", "timestamp"})
 
 
 def request_with(chunks: Sequence[bytes | None] = (), **headers: str) -> Request:
-    """`chunks` come one after the other; None hangs for ever, and after the last comes a hang-up."""
+    """`chunks` come one after the other; None hangs without end, and after the last comes a hang-up."""
     scope: dict[str, Any] = {
         "method": "POST",
         "query_string": b"",

@@ -36,7 +36,7 @@ class Connection:
         self.writer.write(data.encode() if isinstance(data, str) else data)
         await self.writer.drain()
 
-    async def send_for_ever(self, data: bytes) -> None:
+    async def send_endlessly(self, data: bytes) -> None:
         while True:
             await self.send(data)
 
@@ -79,7 +79,7 @@ def test_a_chunked_body_is_cut_at_the_limit(tmp_path: Path) -> None:
             await raw.send(f"{HEAD}transfer-encoding: chunked\r\n\r\n")
             chunk = b"10000\r\n" + b"x" * 64 * KIB + b"\r\n"
             with pytest.raises(ConnectionError):
-                await raw.send_for_ever(chunk)
+                await raw.send_endlessly(chunk)
         async with connection(broker) as raw:
             await raw.send(f"{HEAD}transfer-encoding: chunked\r\n\r\n")
             await raw.send(chunk * 17)
@@ -186,14 +186,14 @@ def test_a_head_without_end_is_cut(tmp_path: Path, endless: bytes) -> None:
         async with connection(broker) as raw:
             await raw.send(b"GET /livez HTTP/1.1\r\nhost: ")
             with pytest.raises(ConnectionError):
-                await raw.send_for_ever(endless)
+                await raw.send_endlessly(endless)
         async with connection(broker) as raw:
             await raw.send(b"GET /livez HTTP/1.1\r\na: " + b"x" * 100 * KIB)
             assert (await raw.end()).startswith(b"HTTP/1.1 431 ")
         async with connection(broker) as raw:
             await raw.send(f"{HEAD}transfer-encoding: chunked\r\n\r\n0\r\n")
             with pytest.raises(ConnectionError):
-                await raw.send_for_ever(b"trailer: " + b"x" * 1000 + b"\r\n")
+                await raw.send_endlessly(b"trailer: " + b"x" * 1000 + b"\r\n")
 
     with_broker(tmp_path, scenario)
 
@@ -321,7 +321,7 @@ def test_requests_in_a_row_on_one_connection_are_answered_in_order(tmp_path: Pat
     with_broker(tmp_path, scenario)
 
 
-def test_answers_tell_the_date_and_nothing_of_the_server(tmp_path: Path) -> None:
+def test_answers_have_a_date_header_and_no_server_header(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with client_of(broker) as client:
             headers = (await client.get("/livez")).headers

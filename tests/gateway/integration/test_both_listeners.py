@@ -1,4 +1,4 @@
-"""One principal, one key, one ACL, through a real broker: what it may do at both doors, and what it may not."""
+"""One principal, one key, one ACL, through a real broker: what it may do at both listeners, and what it may not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_key_opens_what_an_acl_allows_its_principal_and_nothing_else(tmp_path:
     serve(tmp_path, scenario)
 
 
-def test_who_shows_nothing_or_something_wrong_is_refused_at_both_doors(tmp_path: Path) -> None:
+def test_missing_or_wrong_credentials_are_refused_over_http_and_grpc(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         wrong = "tlk_" + "00" * 8 + "_" + "00" * 32
         for headers in ({}, bearer(wrong), bearer("nonsense"), {"authorization": "Basic bm9ib2R5Om5vdGhpbmc="}):
@@ -55,7 +55,7 @@ def test_who_shows_nothing_or_something_wrong_is_refused_at_both_doors(tmp_path:
     serve(tmp_path, scenario)
 
 
-def test_whether_a_topic_is_there_is_not_told_to_who_may_not_see_it(tmp_path: Path) -> None:
+def test_a_caller_without_rights_cannot_learn_whether_a_topic_exists(tmp_path: Path) -> None:
     async def scenario(at: Guarded) -> None:
         await at.as_admin("POST", "/v1/topics", json={"name": "secret"})
         await at.as_admin("POST", "/v1/topics", json={"name": "shown"})

@@ -1,4 +1,4 @@
-"""Readers that name their rack, through every door: who answers, with what, and that it is what the leader would answer."""
+"""Readers that name their rack, through every listener: who answers, with what, and that it is what the leader would answer."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_any_broker_of_the_rack_serves_who_comes_and_who_is_in_the_leader_s_rack
     with_racks(tmp_path, scenario)
 
 
-def test_a_long_poll_there_ends_with_the_commit_and_is_told_the_new_high_watermark(tmp_path: Path) -> None:
+def test_a_long_poll_in_the_rack_ends_with_the_commit_and_returns_the_new_high_watermark(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(racks.near, wait_ms=30_000))
@@ -294,7 +294,7 @@ def test_a_broker_that_dies_is_named_no_more_and_the_other_one_of_its_rack_is(tm
         racks.near.stop()
         await until(lambda: len(racks.leader.view.brokers.brokers) == 1)
         found = await racks.fetch(racks.leader)
-        assert not found.HasField("preferred_broker"), "nobody is left in the rack: the leader serves"
+        assert not found.HasField("preferred_broker"), "no broker is left in the rack: the leader serves"
         assert records_in([found.record_batches]) == [(0, b"a"), (1, b"a'")]
 
     with_racks(tmp_path, scenario)
@@ -359,7 +359,7 @@ def test_a_small_run_comes_from_the_leader_since_a_request_to_the_bucket_costs_m
     with_racks(tmp_path, scenario)
 
 
-# ── the other doors ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the other listeners ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_over_http_the_broker_that_is_asked_reads_from_the_bucket_where_it_is_in_the_rack(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_member_of_a_group_over_http_names_its_rack_too(tmp_path: Path) -> Non
     with_racks(tmp_path, scenario)
 
 
-def test_a_rack_that_is_too_long_is_refused_at_each_door(tmp_path: Path) -> None:
+def test_a_rack_that_is_too_long_is_refused_at_each_listener(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         async with channel_to(racks.near) as channel:
             for rack in ("r" * 256, "r" * (1 << 20)):
@@ -429,7 +429,7 @@ def test_a_rack_that_is_too_long_is_refused_at_each_door(tmp_path: Path) -> None
     with_racks(tmp_path, scenario)
 
 
-def test_prometheus_is_told_what_was_read_for_the_rack_and_from_where(tmp_path: Path) -> None:
+def test_reads_for_racks_are_exported_by_their_source(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         await racks.write(b"a")
         await racks.fetch(racks.leader)

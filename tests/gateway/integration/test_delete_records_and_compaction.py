@@ -68,7 +68,7 @@ class Compactors:
 
 
 async def keep_deleting(world: World, reported: dict[TopicPartition, int], chance: random.Random) -> None:
-    """`told`: where the log of each partition starts, as far as anybody was answered."""
+    """Records in `reported` the log start of each partition, as far as a client received it."""
     while True:
         await asyncio.sleep(chance.uniform(0.2, 2))
         partition = chance.choice(list(reported))
@@ -101,7 +101,7 @@ async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: int) -> None:
+def test_undeleted_records_survive_changes_of_leaders_and_compactors(seed: int) -> None:
     async def scenario(world: World) -> None:
         chance = random.Random(seed)
         await world.start("b1", "b2")
@@ -123,7 +123,7 @@ def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: in
                 task.cancel()
         for partition in partitions:
             start, found = await read(world, partition)
-            assert start >= reported[partition], "a log start that was told holds for every later leader"
+            assert start >= reported[partition], "a log start that a client received holds for every later leader"
             assert [offset for offset, _ in found] == list(range(start, start + len(found)))
             kept = {offset: value for offset, value in world.acknowledged[partition].items() if offset >= start}
             assert dict(found).items() >= kept.items()

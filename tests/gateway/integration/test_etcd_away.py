@@ -69,7 +69,10 @@ def test_a_new_client_connects_produces_and_reads_and_everything_is_described_bu
             ask = Asking(session, urls[0])
             deadline_s = time.monotonic() + 60
             later = {"name": "later", "partition_count": 1}
-            while (answer := await ask("/v1/topics", later, within_s=60))[0] not in {201, 409}:  # 409: a try of before was unknown
+            while (answer := await ask("/v1/topics", later, within_s=60))[0] not in {
+                201,
+                409,
+            }:  # 409: the outcome of an earlier try was unknown
                 assert time.monotonic() < deadline_s, answer
             assert (await ask("/v1/cluster"))[1]["metadata_age_ms"] < 5_000
 

@@ -39,7 +39,7 @@ class Owner:
         self.member_state.took(frozenset({("orders", 0)}))
 
     async def heartbeats(self, count: int) -> TidelogError | None:
-        """One a second; what the last was told."""
+        """Sends one heartbeat a second; returns the error that the last one got."""
         error: TidelogError | None = None
         for _ in range(count):
             await asyncio.sleep(1)
@@ -65,7 +65,7 @@ async def three_members(at: Coordinated) -> tuple[str, str, str]:
 
 
 async def next_generation(at: Coordinated, generation: int, *members: str) -> Joined:
-    """That of `members`, which stay, and join again as soon as they are told."""
+    """Returns the next generation of `members`, which join again as soon as an answer asks for it."""
     while True:
         await asyncio.sleep(0.2)
         try:
@@ -79,7 +79,7 @@ async def next_generation(at: Coordinated, generation: int, *members: str) -> Jo
 
 @pytest.mark.parametrize("stored_s", [1, 5, 9])
 @pytest.mark.parametrize("is_reported", [False, True], ids=["hears no more", "hears of the generation"])
-def test_who_was_told_that_it_waits_while_the_opening_was_stored_has_its_rebalance_timeout_from_there(
+def test_a_member_whose_heartbeat_said_to_wait_keeps_its_partitions_for_its_rebalance_timeout(
     stored_s: int, is_reported: bool
 ) -> None:
     async def scenario(cluster: Cluster) -> None:
@@ -129,7 +129,7 @@ def test_who_is_lost_since_its_requests_for_the_assignment_never_came_had_given_
     with_cluster(scenario)
 
 
-def test_a_rebalance_that_begins_with_a_write_takes_nothing_of_who_was_told_meanwhile_that_there_is_none() -> None:
+def test_a_rebalance_that_begins_with_a_write_waits_for_members_whose_heartbeats_succeeded() -> None:
     async def scenario(cluster: Cluster) -> None:
         at = await cluster.coordinator()
         dynamic, static = [await each for each in [at.join(**ASKS), at.join(instance="i", **ASKS)]]

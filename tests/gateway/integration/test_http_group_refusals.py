@@ -59,7 +59,7 @@ async def _given(answer: Any) -> Any:
     return answer
 
 
-def test_a_mistyped_word_is_told_the_right_one(tmp_path: Path) -> None:
+def test_a_mistyped_word_gets_a_hint_with_the_right_one(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         async def hint(method: str, path: str, body: Any = None) -> str:
             return str((await client.ask(method, path, json=body)).json["hint"])
@@ -156,7 +156,9 @@ def test_answers_are_json_and_nothing_else(tmp_path: Path) -> None:
         ("GET", "/v1/groups/g/seek", "POST"),
     ],
 )
-def test_a_method_that_is_not_possible_is_told_those_that_are(tmp_path: Path, method: str, path: str, allowed: str) -> None:
+def test_a_method_that_is_not_allowed_returns_405_with_an_allow_header(
+    tmp_path: Path, method: str, path: str, allowed: str
+) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         answer = await client.ask(method, path)
         assert (answer.status, answer.json["code"], answer.headers["allow"]) == (405, "METHOD_NOT_ALLOWED", allowed)

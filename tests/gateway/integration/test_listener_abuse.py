@@ -1,4 +1,4 @@
-"""Strangers at the doors: whatever they send, or don't, the other clients are served, and what they hold is bounded."""
+"""Unauthenticated clients at the listeners: whatever they send, other clients are served, and what they hold is bounded."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ CALL += header(b"content-type", b"application/grpc")
 
 
 class Bystander:
-    """A client that goes on at both doors, one call after the other; its first failure fails the test."""
+    """A client that goes on at both listeners, one call after the other; its first failure fails the test."""
 
     def __init__(self) -> None:
         self.served = 0
 
     async def goes_on(self) -> None:
-        """Returns when some more calls at both doors were answered, all of them begun from now on."""
+        """Returns when some more calls at both listeners were answered, all of them begun from now on."""
         goal = self.served + 3
         await until(lambda: self.served >= goal)
 
@@ -119,7 +119,7 @@ def file_limit() -> int:
 
 
 @pytest.mark.parametrize("endpoint", ["http", "grpc"])
-def test_ten_thousand_idle_connections_cost_little_and_hinder_nobody(
+def test_thousands_of_idle_connections_use_little_memory_and_do_not_block_other_clients(
     tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 300.0)
@@ -150,7 +150,7 @@ def test_ten_thousand_idle_connections_cost_little_and_hinder_nobody(
     with_broker(tmp_path, scenario)
 
 
-def test_one_http_connection_too_many_is_told_so_and_room_comes_back(tmp_path: Path) -> None:
+def test_an_http_connection_beyond_the_bound_gets_429_until_others_close(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with bystander(broker) as other:
             idle = [await connected(broker.http_address) for _ in range(9)]
@@ -314,7 +314,7 @@ def test_handshakes_that_never_end_hold_nothing_for_long(tmp_path: Path, monkeyp
     with_tls_cluster(tmp_path, scenario)
 
 
-def test_plain_text_and_nonsense_at_ports_of_tls_hinder_nobody(tmp_path: Path) -> None:
+def test_plain_text_and_garbage_at_tls_ports_do_not_block_other_clients(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
         async with served.session() as session, served.channel() as channel:
             stub: admin_pb2_grpc.ClusterStub = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Brokers read what others lead, some seconds after these have told where it lies, while all of it moves: compactors rewrite,
+"""Brokers read what others lead, some seconds after these have located the records, while all of it moves: compactors rewrite,
 trim and collect, records are deleted, leaders die."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Readers:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_others_read_is_what_is_committed_whoever_leads_and_whatever_moves(seed: int) -> None:
+def test_located_reads_return_committed_records_while_leaders_and_files_change(seed: int) -> None:
     async def scenario(world: World) -> None:
         chance = random.Random(seed)
         await world.start("b1", "b2", "b3")

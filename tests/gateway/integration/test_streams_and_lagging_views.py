@@ -25,7 +25,7 @@ GROWN = 2 * PARTITIONS
 
 
 class Lag:
-    """The view that one broker answers with: of before the topic has grown."""
+    """The view that one broker answers with: the state before the topic has grown."""
 
     def __init__(self) -> None:
         self.refused = 0

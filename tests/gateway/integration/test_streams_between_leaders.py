@@ -1,4 +1,4 @@
-"""HTTP streams over all partitions while leaders change: nothing is lost, nothing comes twice, and nobody has to connect again."""
+"""HTTP streams over all partitions while leaders change: nothing is lost, nothing comes twice, and no client has to reconnect."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def write(client: Client, partition: int, value: int) -> None:
 
 
 def without_leader(cluster: Cluster, topic: Topic, number: int) -> Callable[[], None]:
-    """As between two leaders: whoever led the partition leads it no more. Answers how it comes back."""
+    """Takes the partition from its leader, as between two leaders. Returns what gives it back."""
     partition = partition_of(topic, number)
     led = cluster.leader(partition).log.partitions._led
     held = led.pop(partition)

@@ -193,7 +193,7 @@ def test_a_client_that_names_a_former_topic_by_its_id_learns_which_one_has_its_n
     with_routed_cluster(scenario)
 
 
-def test_a_client_is_told_to_retry_where_the_watch_does_not_tell_of_the_topic_in_time() -> None:
+def test_a_produce_is_unavailable_if_the_watch_does_not_report_the_topic_in_time() -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers
         broker.hear_no_topics()

@@ -159,7 +159,7 @@ def test_an_acl_that_stands_for_no_binding_is_refused_alone_and_says_why(tmp_pat
     guarded(tmp_path, scenario)
 
 
-def test_deleting_an_acl_tells_all_that_its_binding_stood_for(tmp_path: Path) -> None:
+def test_delete_acls_returns_every_operation_that_the_deleted_binding_implied(tmp_path: Path) -> None:
     async def scenario(cluster: Guarded) -> None:
         async with kafka_caller_as(cluster.broker, ADMIN_KEY) as client:
             await create(client, acl(TOPIC, "orders", ALTER), acl(TOPIC, "orders", READ), acl(GROUP, "g", READ))

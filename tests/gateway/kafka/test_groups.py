@@ -203,7 +203,7 @@ def test_a_member_whose_connection_closes_while_it_joins_has_hung_up(tmp_path: P
                 leaving.send("JoinGroup", 3, **join_terms("billing"))
                 await until(lambda: broker.coordinated_groups.waiting == 1)
             await until(lambda: broker.coordinated_groups.waiting == 0)
-            # It was never told its id, so the next rebalance does not wait for it.
+            # It never received its id, so the next rebalance does not wait for it.
             again = await member.ask("JoinGroup", 9, **join_terms("billing", member_id=me.member_id))
             assert (again.error_code, len(again.members)) == (0, 1)
 

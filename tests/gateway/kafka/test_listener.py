@@ -336,7 +336,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_zero(tmp_path
         struct.pack(">i", -1) + bytes(20),
         struct.pack(">i", 4) + bytes(20),
         struct.pack(">i", 2**31 - 1) + bytes(20),
-        struct.pack(">ihhih", 10, 999, 0, 1, -1),  # an API that nobody has
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),  # an unknown API key
         struct.pack(">ihhih", 10, 0, 2, 1, -1),  # Produce in a version that is advertised and refused
         struct.pack(">ihhih", 10, 3, 99, 1, -1),
         struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),  # more topics than bytes

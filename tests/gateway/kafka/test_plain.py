@@ -189,7 +189,7 @@ def test_an_unknown_mechanism_is_refused_with_the_list_of_those_there_are(tmp_pa
     with_kafka(tmp_path, scenario)
 
 
-def test_a_stranger_sends_short_frames_only(tmp_path: Path) -> None:
+def test_a_long_frame_before_authentication_closes_the_connection(tmp_path: Path) -> None:
     async def scenario(guarded: Guarded) -> None:
         async with kafka_caller(guarded.broker) as client:
             client.send_bytes(struct.pack(">ihh", 1 << 20, 36, 2))

@@ -1,4 +1,4 @@
-"""How many connections a door takes."""
+"""How many connections a listener takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def taken(slot: ConnectionSlot | None) -> ConnectionSlot:
     return slot
 
 
-def test_connections_are_taken_up_to_the_bound_and_the_next_is_told_so() -> None:
+def test_connections_up_to_the_bound_are_accepted_and_the_next_gets_a_refusal() -> None:
     connections = ConnectionLimiter(2, 2)
     first, second = taken(connections.take("a")), taken(connections.take("b"))
     assert first.refusal is second.refusal is None
@@ -42,7 +42,7 @@ def test_a_connection_slot_is_given_back_once() -> None:
     assert taken(connections.take("a")).refusal is not None
 
 
-def test_beyond_those_that_are_told_they_are_closed_without_a_word() -> None:
+def test_connections_beyond_the_bound_of_refusals_are_closed_without_an_answer() -> None:
     connections = ConnectionLimiter(1, 1)
     taken(connections.take("a"))
     reported = [taken(connections.take("a")) for _ in range(REFUSALS_OPEN_MAX)]

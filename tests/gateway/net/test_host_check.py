@@ -122,7 +122,7 @@ def test_with_authentication_only_what_shows_no_key_is_checked_since_browsers_sh
     check.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])
     check.check("GET", foreign)
     with pytest.raises(Denied):
-        LOOPBACK.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])  # which nobody checks there
+        LOOPBACK.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])  # not checked there
 
 
 @pytest.mark.parametrize("scheme", [b"Basic ", b"basic ", b" BASIC ", b"Basic\t"])
@@ -161,7 +161,7 @@ def test_a_broker_refuses_a_rebound_name_and_a_post_from_another_site(tmp_path: 
             for method, path in (("GET", "/v1/topics"), ("GET", "/livez"), ("POST", "/v1/producers"), ("GET", "/metrics")):
                 reported = await client.refused(client.ask(method, path, headers={"host": "evil.example"}))
                 assert reported == (403, "DENIED")
-            # No body, so no Content-Type: a browser asks nobody before it sends this.
+            # No body, so no Content-Type: a browser sends this without a preflight request.
             reported = await client.refused(client.ask("POST", "/v1/producers", headers={"origin": "https://evil.example"}))
             assert reported == (403, "DENIED")
             assert (await client.ask("POST", "/v1/producers")).status == 201

@@ -1,4 +1,4 @@
-"""The ports of the doors are taken first: where one can't be had, nothing was written, and nobody was kept waiting at the other."""
+"""The ports of the listeners are taken first: if one is in use, nothing was written, and no client waits at the other."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def taken() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("listener", ["http", "grpc"])
-def test_a_start_that_is_refused_for_its_port_has_written_nothing_and_the_next_one_begins_anew(
-    listener: str, taken: str, tmp_path: Path
-) -> None:
+def test_a_start_with_a_port_in_use_writes_nothing_and_the_next_start_succeeds(listener: str, taken: str, tmp_path: Path) -> None:
     async def start(data_dir: Path, **ports: str) -> None:
         bucket = f"file://{tmp_path / 'bucket'}"
         async with run_broker(load_settings({"data_dir": str(data_dir), "bucket": bucket, **FREE, **ports}, {})):
@@ -59,7 +57,7 @@ def test_where_the_second_port_is_taken_the_first_is_given_back(taken: str) -> N
     asyncio.run(scenario())
 
 
-def test_who_connects_before_a_door_listens_is_refused_as_where_nobody_is() -> None:
+def test_connections_to_a_taken_port_are_refused_until_its_listener_listens() -> None:
     async def scenario() -> None:
         port = await take_port("127.0.0.1:0", listener="HTTP")
         with pytest.raises(ConnectionRefusedError):
@@ -78,7 +76,7 @@ def test_who_connects_before_a_door_listens_is_refused_as_where_nobody_is() -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere two can't bind one port at all")
 @pytest.mark.parametrize("listener", ["HTTP", "gRPC"])
-def test_a_port_that_is_taken_is_held_against_others_before_its_door_listens(listener: str) -> None:
+def test_a_taken_port_is_refused_to_others_before_and_after_its_listener_listens(listener: str) -> None:
     async def scenario() -> None:
         one = await take_port("127.0.0.1:0", listener=listener)
         with pytest.raises(Unavailable, match="is taken"):
@@ -89,7 +87,7 @@ def test_a_port_that_is_taken_is_held_against_others_before_its_door_listens(lis
     asyncio.run(scenario())
 
 
-def test_a_door_listens_again_right_after_one_that_has_closed_its_connections() -> None:
+def test_a_listener_can_take_a_port_right_after_another_closed_its_connections() -> None:
     async def scenario() -> None:
         first = await take_port("127.0.0.1:0", listener="HTTP")
         with closing(first.listen()[0]) as listening, closing(socket.socket()) as client:
@@ -165,7 +163,7 @@ def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(address: str, li
         ("8080", "http is '8080', not HOST:PORT"),
     ],
 )
-def test_what_is_no_address_is_told_with_the_setting_and_the_range(address: str, said: str) -> None:
+def test_an_invalid_address_is_refused_with_the_setting_and_the_reason(address: str, said: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         host_and_port(address, name="http")
     assert said in refused.value.message

@@ -98,7 +98,7 @@ def test_a_call_without_an_id_of_its_own_gets_one_and_keeps_it() -> None:
     assert call.request_id == call.request_id
 
 
-def test_an_error_is_told_with_its_traceback_in_the_same_line() -> None:
+def test_an_error_is_logged_with_its_traceback_in_the_same_line() -> None:
     stream = started(log_format="json")
     try:
         raise ValueError("no")

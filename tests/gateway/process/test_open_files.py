@@ -15,7 +15,7 @@ from gateway.settings import GatewaySettings
     ("hard", "elsewhere", "reported"),
     [(20_000 + SPARE, True, False), (20_000, True, True), (20_000, False, False), (resource.RLIM_INFINITY, True, False)],
 )
-def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told_to_who_serves_others(
+def test_the_file_limit_is_raised_to_the_hard_limit_and_a_low_one_logged_for_remote_clients(
     hard: int, elsewhere: bool, reported: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]
@@ -27,7 +27,7 @@ def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told_to_wh
     assert bool(caplog.records) is reported
 
 
-def test_a_system_that_lets_nobody_raise_it_is_lived_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_to_raise_the_file_limit_keeps_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int, given: tuple[int, int]) -> None:
         raise ValueError("not allowed to raise maximum limit")
 

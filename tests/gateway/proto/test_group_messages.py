@@ -1,4 +1,4 @@
-"""What members ask and are told comes through the wire as it was."""
+"""Requests and answers of members survive the wire unchanged."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_every_error_is_read_back_as_it_was(kind: type[TidelogError]) -> None:
     assert (back.message, back.hint, back.details) == (error.message, error.hint, error.details)
 
 
-def test_a_throttled_error_is_read_back_with_its_time_and_an_unknown_code_as_an_error_of_nobody_s_kind() -> None:
+def test_a_throttled_error_keeps_its_retry_time_and_an_unknown_code_becomes_a_plain_error() -> None:
     back = from_status(to_status(Throttled("full", retry_after_s=2.5)))
     assert isinstance(back, Throttled)
     assert back.retry_after_s == 2.5

@@ -142,7 +142,7 @@ def test_a_listener_appends_without_a_task_and_learns_of_the_commit_by_a_callbac
 
 
 @pytest.mark.slow
-def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and_not_what_was_left_of_it(tmp_path: Path) -> None:
+def test_a_commit_timeout_names_the_requested_time_and_not_the_time_that_was_left(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         broker.store.hold()
         partition = partition_of(broker.topic_cache.get("orders"), 0)
@@ -156,7 +156,7 @@ def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and
         assert late.message == "the bucket did not confirm the records within 30 s; they may still be committed"
         broker.store.let_go()
         committed = await log.outcome(pending, acks=Acks.ALL, deadline=Deadline.after(10))
-        assert await await_outcomes(log, [pending], **long_ago) == [committed], "what is known is told, however late"
+        assert await await_outcomes(log, [pending], **long_ago) == [committed], "a known outcome is returned, however late"
 
     with_broker(tmp_path, scenario)
 
@@ -171,7 +171,7 @@ def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_se
     async def scenario() -> None:
         doubted = [UnverifiedRejection(OutOfOrderSequence("a gap"), never) for _ in range(3)]
         ended_s = asyncio.get_running_loop().time()
-        log: Any = None  # nothing was appended, so nobody is asked
+        log: Any = None  # nothing was appended, so the log is not used
         found = await await_outcomes(log, doubted, acks=Acks.ALL, deadline=Deadline(ended_s, 30))
         assert found == doubted
         assert all(error.retryable and error.nothing_was_written for error in doubted)

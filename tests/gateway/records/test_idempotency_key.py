@@ -34,7 +34,7 @@ def test_the_producer_of_an_idempotency_key_fits_the_fields_of_a_record_batch(bo
     assert 0 <= made.base_sequence <= SEQUENCE_MAX
 
 
-def test_the_same_request_is_the_same_producer_for_ever() -> None:
+def test_the_same_request_has_the_same_producer_fields_in_every_version() -> None:
     """A literal, since what is on a bucket must still be recognised by later versions."""
     assert producer(b"order-7", body=b'{"records":[{"value":1}]}') == producer(b'"order-7"', body=b'{"records":[{"value":1}]}')
     assert producer(b"order-7", body=b'{"records":[{"value":1}]}') == ProducerFields(ProducerId(5937481109742913514), 0, 801777574)
@@ -56,7 +56,7 @@ def test_another_body_or_type_has_another_fingerprint() -> None:
 
 
 def test_where_the_records_were_asked_to_go_is_part_of_the_fingerprint() -> None:
-    """Left out it is as before there was a query to tell apart: see the literal above."""
+    """Without a partition and an offset the fingerprint has not changed: see the literal above."""
     queries = [(None, None), (0, None), (1, None), (None, 0), (None, 1), (0, 0), (2**31 - 1, 2**63 - 1)]
     prints = {
         producer_of(b"k", topic_id=ORDERS, media_type="a/b", body=b"", partition=partition, expected_offset=offset).base_sequence

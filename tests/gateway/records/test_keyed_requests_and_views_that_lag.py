@@ -45,7 +45,7 @@ async def once_heard(cluster: Cluster, broker: Broker, request: asyncio.Future[l
 # ── a repeat through a broker with an old view ──────────────────────────────────────────────────────────────────────────
 
 
-def test_a_repeat_through_a_broker_that_has_not_heard_of_the_growth_is_told_where_the_records_lie() -> None:
+def test_a_repeat_through_a_broker_with_a_stale_partition_count_returns_the_first_offsets() -> None:
     async def scenario(cluster: Cluster) -> None:
         topic = await cluster.create(partition_count=1)
         [fresh] = [broker for broker in cluster.brokers if cluster.led_by(broker, topic)]
@@ -297,7 +297,9 @@ def test_a_new_leader_takes_no_keyed_request_before_it_knows_what_the_one_before
         await until(lambda: partition in staying.leadership.log.partitions)
         stale = keyed_append(topic, moved, routed_over=2)
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
-        assert isinstance(refused, NoLeader), "the leader before it may have told that nothing is written, and taken nothing since"
+        assert isinstance(refused, NoLeader), (
+            "the leader before it may have answered that nothing is written, and taken nothing since"
+        )
         staying.hear_topics()
         await until(lambda: staying.is_proven(partition))
         [refused] = await staying.produce(stale, forwarded_by="broker-9")
@@ -326,7 +328,7 @@ def test_a_leader_that_can_t_read_the_topic_refuses_keyed_requests_alone() -> No
     with_routed_cluster(scenario)
 
 
-def test_a_leader_that_was_replaced_when_it_looked_does_not_tell_that_nothing_is_written() -> None:
+def test_a_leader_that_was_replaced_during_a_lookup_does_not_answer_that_nothing_is_written() -> None:
     async def scenario(cluster: Cluster) -> None:
         topic = await cluster.create(partition_count=1)
         partition = TopicPartition(topic.id, Partition(0))

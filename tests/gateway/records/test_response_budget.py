@@ -1,4 +1,4 @@
-"""Room for answers: it is shared so that nobody shuts the door, who waits is served in turn, and nothing leaks."""
+"""Room for answers: no reader blocks the others, waiting readers are served in turn, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_an_answer_keeps_what_it_takes_be_it_less_or_more_than_its_room() -> Non
     st.integers(4, 1000),
     st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=30),
 )
-def test_the_bound_holds_and_nothing_leaks_whoever_comes_and_gives_up_when(
+def test_the_bound_holds_and_nothing_leaks_while_readers_arrive_and_give_up(
     bytes_max: int, readers: list[tuple[int, int, int, bool]]
 ) -> None:
     room = room_of(bytes_max)
@@ -193,7 +193,7 @@ def test_only_so_many_answers_are_opened_at_the_same_time() -> None:
         room = room_of(64)
         large = fetched(encode_records([(None, b"x" * 70_000, (), 0)]))
         tasks = [asyncio.ensure_future(room.opened([large], work)) for _ in range(3 * OPENINGS_MAX)]
-        while opening < OPENINGS_MAX:  # noqa: ASYNC110  # threads tell no event
+        while opening < OPENINGS_MAX:  # noqa: ASYNC110  # threads set no event
             await asyncio.sleep(0.001)
         may_end.set()
         await asyncio.gather(*tasks)

@@ -60,9 +60,9 @@ class World:
 
     def led(self, partition: TopicPartition, by: BrokerRegistration | None) -> None:
         self.leaders[partition] = by
-        self.tell({partition})
+        self.notify({partition})
 
-    def tell(self, changed: set[TopicPartition]) -> None:
+    def notify(self, changed: set[TopicPartition]) -> None:
         self._changed(changed)
         news, self._news = self._news, asyncio.Event()
         news.set()
@@ -186,7 +186,7 @@ def test_a_long_poll_over_a_leader_that_freezes_ends_soon_after_its_time() -> No
     simulated(scenario)
 
 
-def test_what_waiting_does_not_mend_is_told_at_once() -> None:
+def test_an_error_that_waiting_cannot_resolve_is_returned_at_once() -> None:
     async def scenario(world: World) -> None:
         world.has[ONE] = Corrupt("damaged")
         assert await took_s(world.fetched(ONE, TWO, wait_s=5.0)) < 0.1

@@ -1,4 +1,4 @@
-"""Any broker takes any request, whoever leads; a request is sent on once."""
+"""Any broker takes any request, wherever the leader is; a request is forwarded once."""
 
 from __future__ import annotations
 

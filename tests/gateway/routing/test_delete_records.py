@@ -1,4 +1,4 @@
-"""Records before an offset are deleted at either door of any broker, once; what is refused has changed nothing."""
+"""Records before an offset are deleted at either listener of any broker, once; what is refused has changed nothing."""
 
 from __future__ import annotations
 

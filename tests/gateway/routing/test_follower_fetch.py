@@ -129,7 +129,7 @@ def test_a_bucket_that_is_slow_from_here_is_not_waited_for(monkeypatch: pytest.M
     assert world.fetched(0) == [RECORDS]
 
 
-def test_looks_are_not_counted_and_failures_are_told_seldom(caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_are_not_counted_and_repeated_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     assert world.fetched(0, bytes_max=1) == [READ]
     assert world.reads.counters.bucket_reads == 0

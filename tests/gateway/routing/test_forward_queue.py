@@ -1,4 +1,4 @@
-"""One lane: what leaves it in which order, and what becomes of what came back."""
+"""One queue: which appends leave it in which order, and how their outcomes are settled."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ APPENDED = Appended(Offset(7), Offset(7), LeaderEpoch(1))
 
 
 class World:
-    """A lane, and what was settled in it."""
+    """A queue, and the outcomes that it settled."""
 
     def __init__(self) -> None:
-        self.lane = ForwardQueue(ORDERS, self.settle)
+        self.queue = ForwardQueue(ORDERS, self.settle)
         self.settled: dict[str, Outcome] = {}
         self._names: dict[ForwardedAppend, str] = {}
 
@@ -58,14 +58,14 @@ class World:
             charged_to="",
         )
         self._names[append] = name
-        self.lane.add(append, of or append)
+        self.queue.add(append, of or append)
         return append
 
     def take(self, *, now_s: float = NOW_S, appends: int = 100, bytes_max: int = 1 << 20) -> list[str]:
-        return [self._names[append] for append in self.lane.take(now_s, MessageRoom(bytes_max, appends), LEADER)]
+        return [self._names[append] for append in self.queue.take(now_s, MessageRoom(bytes_max, appends), LEADER)]
 
     def answered(self, *outcomes: Appended | TidelogError) -> TidelogError | None:
-        return self.lane.answered(outcomes)
+        return self.queue.answered(outcomes)
 
     def reported(self, *names: str) -> Sequence[type[Outcome]]:
         return [type(self.settled[name]) for name in names]
@@ -156,7 +156,7 @@ def test_a_batch_whose_key_was_revoked_holds_up_no_other() -> None:
     in_loop(scenario)
 
 
-def test_a_refused_key_is_told_even_behind_a_batch_that_was_refused() -> None:
+def test_a_refused_api_key_is_reported_even_behind_a_refused_batch() -> None:
     def scenario(world: World) -> None:
         for name in ("a", "b", "c"):
             world.add(name)
@@ -190,7 +190,7 @@ def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -
         world.add("b", idempotent=True)
         world.take()
         world.add("c")
-        world.lane.lost(OutcomeUnknown("no answer"))
+        world.queue.lost(OutcomeUnknown("no answer"))
         assert world.reported("plain") == [OutcomeUnknown]
         assert world.take() == ["a", "b", "c"]
         world.answered(APPENDED, APPENDED._replace(duplicate=True), APPENDED)
@@ -200,11 +200,11 @@ def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -
 
 
 @pytest.mark.parametrize("error", [ConditionFailed("another end"), OutcomeUnknown("late")])
-def test_what_may_have_been_written_before_is_never_told_as_refused(error: TidelogError) -> None:
+def test_an_append_that_may_have_been_written_is_never_reported_as_refused(error: TidelogError) -> None:
     def scenario(world: World) -> None:
         world.add("a", idempotent=True)
         world.take()
-        world.lane.lost(OutcomeUnknown("no answer"))
+        world.queue.lost(OutcomeUnknown("no answer"))
         world.take()
         world.answered(error)
         assert world.reported("a") == [OutcomeUnknown]
@@ -212,17 +212,17 @@ def test_what_may_have_been_written_before_is_never_told_as_refused(error: Tidel
     in_loop(scenario)
 
 
-def test_what_nobody_took_in_time_is_told_why_and_what_is_in_doubt_as_unknown() -> None:
+def test_an_overdue_append_gets_the_last_refusal_and_a_doubtful_one_outcome_unknown() -> None:
     def scenario(world: World) -> None:
         world.add("doubtful", idempotent=True, deadline_s=NOW_S + 1)
         world.take()
-        world.lane.lost(OutcomeUnknown("no answer"))
+        world.queue.lost(OutcomeUnknown("no answer"))
         world.add("waits", deadline_s=NOW_S + 1)
-        world.lane.refusal = NoLeader("nobody leads")
+        world.queue.refusal = NoLeader("no leader")
         world.add("later")
         assert world.take(now_s=NOW_S + 2) == ["later"]
         assert world.reported("doubtful", "waits") == [OutcomeUnknown, NoLeader]
-        assert str(world.settled["waits"]) == "nobody leads"
+        assert str(world.settled["waits"]) == "no leader"
 
     in_loop(scenario)
 
@@ -233,12 +233,12 @@ def test_a_batch_that_its_sender_took_back_is_passed_over() -> None:
         taken_back = world.add("a", of=message)
         world.add("b", of=message)
         world.add("c")
-        world.lane.refuse(taken_back, taken_back.overdue())
+        world.queue.refuse(taken_back, taken_back.overdue())
         assert world.reported("a", "b") == [NoLeader, NoLeader]
         assert world.take() == ["c"]
         world.answered(APPENDED)
         assert world.take() == []
-        assert world.lane.is_empty
+        assert world.queue.is_empty
 
     in_loop(scenario)
 
@@ -249,17 +249,17 @@ def test_ten_thousand_that_are_taken_back_one_by_one_cost_one_look_at_each() -> 
         appends = [world.add(str(at), of=message if at % 2 else None) for at in range(10_000)]
         for append in appends:
             if not append.outcome.done():
-                world.lane.refuse(append, append.overdue())
+                world.queue.refuse(append, append.overdue())
         assert world.take() == []
         assert len(world.settled) == 10_000
 
     in_loop(scenario)
 
 
-def test_what_was_never_sent_is_told_as_not_written_whatever_became_of_the_one_before() -> None:
+def test_an_overdue_append_that_was_never_sent_is_refused_and_not_outcome_unknown() -> None:
     async def main() -> None:
         world = World()
-        world.lane.refusal = OutcomeUnknown("no answer to the message before")
+        world.queue.refusal = OutcomeUnknown("no answer to the message before")
         world.add("late", deadline_s=NOW_S - 1)
         assert world.take() == []
         assert isinstance(world.settled["late"], NoLeader)

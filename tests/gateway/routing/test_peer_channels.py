@@ -33,7 +33,7 @@ def ended(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
         (OutcomeUnknown, OutcomeUnknown),
     ],
 )
-def test_a_call_that_was_dropped_unread_is_throttled_but_nobody_knows_of_a_write(
+def test_a_call_that_was_dropped_unread_is_throttled_but_a_write_stays_outcome_unknown(
     reported: type[TidelogError], kind: type[TidelogError]
 ) -> None:
     dropped, gone = ended(grpc.StatusCode.CANCELLED, "CANCELLED"), ended(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")

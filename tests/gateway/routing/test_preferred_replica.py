@@ -30,7 +30,7 @@ class Seen:
         self._subscribers.append(changed)
         return lambda: None
 
-    def tell(self, *brokers: BrokerRegistration) -> None:
+    def report(self, *brokers: BrokerRegistration) -> None:
         self.brokers |= {broker.broker_id: broker for broker in brokers}
         for changed in self._subscribers:
             changed()
@@ -56,12 +56,12 @@ def test_a_reader_of_another_rack_is_sent_to_one_broker_of_it_the_same_for_each_
     [
         ("", "it names none"),
         ("a", "the leader is there"),
-        ("z", "nobody is there"),
+        ("z", "no broker is there"),
         ("own", "this broker is there"),
         ("B", "case counts"),
     ],
 )
-def test_a_reader_is_sent_nowhere_where_it_is_served_at_once_or_nobody_is_there(client_rack: str, why: str) -> None:
+def test_no_preferred_broker_is_named_if_the_leader_this_broker_or_no_broker_is_in_the_rack(client_rack: str, why: str) -> None:
     seen = Seen(LEADER, registration(2, "b"), registration(3, "own"), registration(4, "a"))
     preferred = PreferredReplica(seen, rack="own")
     assert preferred.broker_for(partition_of(0), client_rack, LEADER) is None, why
@@ -78,15 +78,15 @@ def test_brokers_that_come_go_drain_or_do_not_reach_the_bucket_are_heeded_at_onc
         return None if found is None else found.broker_id
 
     assert sent_to() is None
-    seen.tell(registration(2, "b"))
+    seen.report(registration(2, "b"))
     assert sent_to() == "b2"
-    seen.tell(registration(2, "b", draining=True), registration(3, "b", unwritable_bytes=5))
-    seen.tell(registration(4, "b", grpc_address=""))
+    seen.report(registration(2, "b", draining=True), registration(3, "b", unwritable_bytes=5))
+    seen.report(registration(4, "b", grpc_address=""))
     assert sent_to() is None
-    seen.tell(registration(5, "b"))
+    seen.report(registration(5, "b"))
     assert sent_to() == "b5"
     del seen.brokers["b5"]
-    seen.tell()
+    seen.report()
     assert sent_to() is None
 
 

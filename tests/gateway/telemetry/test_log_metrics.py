@@ -39,7 +39,7 @@ def of_orders(count: int) -> list[TopicPartition]:
     return [TopicPartition(ORDERS, Partition(number)) for number in range(count)]
 
 
-def test_no_more_partitions_are_told_than_there_is_room_for_and_how_many_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_beyond_the_bound_are_omitted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_metrics, "PARTITIONS_MAX", 20)
     found = reported(*of_orders(27))
     assert len(found["tidelog_partition_high_watermark"].samples) == 20
@@ -52,7 +52,7 @@ def test_a_partition_of_a_topic_that_was_just_deleted_is_left_out() -> None:
     assert [(sample.labels, sample.value) for sample in samples] == [({"topic": "orders", "partition": "0"}, 9)]
 
 
-def test_what_is_of_the_whole_cluster_is_told_by_its_controller_alone() -> None:
+def test_cluster_wide_metrics_are_exported_by_the_controller_alone() -> None:
     assert not reported()["kafka_brokers"].samples
     assert not reported()["kafka_topic_partitions"].samples
     found = reported(broker_count=3)

@@ -53,7 +53,7 @@ async def produce(broker: Broker, **headers: str) -> None:
             assert answer.status == 200
 
 
-def test_a_produce_over_http_is_a_child_of_the_clients_span_and_tells_what_it_waited_for(tmp_path: Path) -> None:
+def test_a_produce_over_http_is_a_child_of_the_clients_span_and_has_spans_of_its_waits(tmp_path: Path) -> None:
     found = traced(tmp_path, lambda broker: produce(broker, traceparent=TRACEPARENT))
     assert {span.trace_id.hex() for span in found.spans} == {TRACE_ID}
     [call], [produced] = found.named("POST"), found.named("produce")
@@ -97,7 +97,7 @@ def test_a_traceparent_that_is_none_begins_a_trace_of_its_own(tmp_path: Path) ->
     assert all(span.trace_id.hex() != TRACE_ID for span in found.spans)
 
 
-def test_a_refused_call_is_told_by_its_code(tmp_path: Path) -> None:
+def test_the_span_of_a_refused_call_has_its_error_code(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with (
             aiohttp.ClientSession(f"http://{broker.http_address}") as session,
@@ -124,7 +124,7 @@ def test_the_sdk_gives_records_the_span_in_which_they_were_sent(tmp_path: Path) 
     assert headers == [(("a", b"1"), ("traceparent", TRACEPARENT.encode())), ()]
 
 
-def test_a_collector_that_answers_nobody_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_never_answers_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway.telemetry.otlp, "CLOSE_TIMEOUT_S", 0.0)
 
     async def main() -> None:

@@ -98,7 +98,7 @@ def test_what_is_refused_is_counted_by_its_code(tmp_path: Path) -> None:
     with_broker(tmp_path, scenario)
 
 
-def test_the_time_from_a_producer_to_a_reader_that_waits_is_told(tmp_path: Path) -> None:
+def test_the_delivery_time_from_a_producer_to_a_waiting_reader_is_exported(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log, http_client(broker) as http:
             await log.topics.create("orders", partitions=1)
@@ -124,7 +124,7 @@ def test_the_time_from_a_producer_to_a_reader_that_waits_is_told(tmp_path: Path)
     with_broker(tmp_path, scenario)
 
 
-def test_the_bucket_is_told_by_operation_and_what_it_costs(tmp_path: Path) -> None:
+def test_bucket_requests_are_exported_by_operation_with_their_cost(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log:
             await log.topics.create("orders", partitions=1)
@@ -161,7 +161,7 @@ def test_each_partition_has_its_offsets_on_the_detailed_page_also_as_kafka_expor
     with_broker(tmp_path, scenario)
 
 
-def test_brokers_leases_and_partitions_are_told(tmp_path: Path) -> None:
+def test_metrics_of_brokers_leases_and_partitions_are_exported(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log:
             await log.topics.create("orders", partitions=7)
@@ -204,7 +204,7 @@ def test_calls_to_the_bucket_that_fail_are_counted_by_their_code(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_the_page_of_metrics_is_what_a_broker_tells() -> None:
+def test_the_page_of_metrics_lists_what_a_broker_exports() -> None:
     fresh = uvloop.run(metrics_page.page())
     assert metrics_page.PAGE.read_text(encoding="utf-8") == fresh, "run python -m docs.metrics_page"
 
@@ -221,7 +221,7 @@ def test_a_broker_that_is_asked_to_stop_says_at_once_that_it_is_not_ready(tmp_pa
     with_broker(tmp_path, scenario)
 
 
-def test_whatever_format_is_asked_for_something_is_told() -> None:
+def test_an_invalid_accept_header_still_gets_an_exposition() -> None:
     async def main() -> None:
         for accept in ("application/openmetrics-text; version=abc", "application/openmetrics-text; version=; q=", "\x00;;=,"):
             assert (await MetricsRegistry().exposition(accept)).media_type

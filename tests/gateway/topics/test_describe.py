@@ -1,4 +1,4 @@
-"""What is told of topics from the watches: pages, and topics that only the metadata store knows yet."""
+"""Descriptions of topics from the watches: pages, and topics that only the metadata store knows yet."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def broker_that_knows(*names: str, made_elsewhere: Topic | TidelogError | None) 
     return cast(BrokerApi, SimpleNamespace(topic_cache=SimpleNamespace(get=known), topics=SimpleNamespace(get=stored)))
 
 
-def test_what_the_watches_hold_is_told_without_asking_anybody() -> None:
+def test_a_topic_that_the_watches_hold_is_described_without_a_request() -> None:
     async def main() -> None:
         assert (await described_topic(broker_that_knows("orders", made_elsewhere=None), "orders")).name == "orders"
 
     run(main(), seed=1)
 
 
-def test_who_leads_is_told_without_asking_any_leader() -> None:
+def test_leaders_are_described_without_a_request_to_them() -> None:
     leader = BrokerRegistration(broker_id="b", session=SessionId(2), http_address="b:8080", grpc_address="b:9090")
 
     def leads(partition: TopicPartition) -> BrokerRegistration | None:
@@ -76,7 +76,7 @@ def test_a_topic_that_was_made_at_another_broker_this_moment_is_looked_up() -> N
 
 
 @pytest.mark.parametrize("away", [None, Unavailable("no answer")])
-def test_while_the_store_is_away_nobody_claims_that_there_is_no_such_topic(away: TidelogError | None) -> None:
+def test_an_unknown_topic_is_unavailable_and_not_missing_while_the_store_is_away(away: TidelogError | None) -> None:
     async def main() -> None:
         with pytest.raises(Unavailable, match="the metadata store, which does not answer") as reported:
             await described_topic(broker_that_knows(made_elsewhere=away), "new")

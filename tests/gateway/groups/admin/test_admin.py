@@ -93,7 +93,7 @@ def serve(tmp_path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> Non
     with_cluster(tmp_path, prepared)
 
 
-def test_every_broker_tells_the_same_of_a_group(tmp_path: Path) -> None:
+def test_every_broker_describes_a_group_the_same(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         await brokers.commit("billing")
         here = await brokers.coordinator("billing").group_operations.describe(BILLING)
@@ -210,7 +210,7 @@ def test_what_was_forwarded_is_not_forwarded_again(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_prometheus_is_told_by_the_coordinator_alone(tmp_path: Path) -> None:
+def test_only_the_coordinator_exports_the_metrics_of_a_group(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         await brokers.commit("billing")
         line = 'tidelog_group_lag_records{group="billing",topic="orders"} 8.0'

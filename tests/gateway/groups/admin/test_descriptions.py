@@ -40,7 +40,7 @@ def test_a_group_is_described_without_the_topics_that_may_not_be_seen() -> None:
     assert b"salaries" not in group.SerializeToString()
 
 
-def test_what_members_tell_each_other_is_hidden_where_it_cannot_be_read_and_left_alone_where_it_means_something_else() -> None:
+def test_undecodable_member_metadata_is_hidden_for_consumers_and_kept_for_other_protocols() -> None:
     group = described(b"\0salaries", b"\0salaries")
     hide_topics(group, lambda _: False)
     assert b"salaries" not in group.SerializeToString()

@@ -1,4 +1,4 @@
-"""How far a group is behind: what counts, what is told where something can't be found out, and how little is read for it."""
+"""Lag of a group: what counts, what is reported where a part can't be found out, and how little is read for it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_was_trimmed_before_it_was_read_is_no_lag() -> None:
     with_lag(scenario)
 
 
-def test_of_a_damaged_offset_nothing_is_said_but_that_and_the_others_are_told() -> None:
+def test_a_damaged_offset_is_reported_as_corrupt_and_other_lags_are_complete() -> None:
     async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.timestamps = {P0: bounds(0, 60), P1: bounds(0, 60)}, {(P0, 3): NOW_MS - 1_000}
         sound, damaged = await lag.lags(stored({P0: committed(3)}, Corrupt("no committed offset")), {P1: "m1"})
@@ -113,7 +113,7 @@ def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> N
         assert (leaderless.committed_offset, leaderless.high_watermark, leaderless.lag_records) == (1, -1, 0)
         assert isinstance(from_status(unread.error), Unavailable)
         assert f"within {READ_TIMEOUT_S:g} s" in unread.error.message
-        assert unread.lag_records == 6, "what is known is told"
+        assert unread.lag_records == 6, "what is known is reported"
 
     with_lag(scenario)
 
@@ -146,7 +146,7 @@ def test_a_group_that_is_far_behind_in_very_many_partitions_is_described_in_time
         began_s = virtual_loop().time()
         rows = await lag.lags(stored({}), dict.fromkeys(partitions, "m1"))
         assert virtual_loop().time() - began_s <= READS_TIMEOUT_S
-        assert {row.lag_records for row in rows} == {9}, "what is known is told"
+        assert {row.lag_records for row in rows} == {9}, "what is known is reported"
         assert [row.partition for row in rows if not row.HasField("error")] == list(range(100))
         assert log.reading == 0
 
@@ -161,7 +161,7 @@ def test_of_a_batch_that_begins_before_the_offset_the_record_itself_counts() -> 
     assert first_timestamp_ms(nothing, 8, decompressed_bytes_max=1 << 20) is None
 
 
-def test_thousands_of_partitions_are_asked_for_by_parts_and_what_nobody_leads_is_waited_for_once() -> None:
+def test_bounds_of_many_partitions_are_read_in_parts_and_the_full_wait_is_spent_once() -> None:
     class NoLeaderLog:
         def __init__(self) -> None:
             self.asked: list[tuple[int, float]] = []

@@ -1,4 +1,4 @@
-"""Consume over gRPC: what a client without an SDK asks and is told, alone and as a member of a group."""
+"""Consume over gRPC: requests and answers of a client without an SDK, alone and as a member of a group."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.kit.gateway.stubs import log_stub
 from tests.kit.segments.batches import records_in
 
 pytestmark = pytest.mark.slow
-# A message that is under way for so long waits for its client.
+# A message that is under way for this time waits for its client.
 STALLED_S = 0.3
 Scenario = Callable[[SmallBroker, grpc.aio.Channel], Awaitable[None]]
 
@@ -182,7 +182,7 @@ def test_a_partition_whose_offset_is_gone_goes_on_as_its_client_chose(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_a_topic_that_is_deleted_is_told_and_ends_a_stream_that_reads_nothing_else(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_reported_and_ends_a_stream_that_reads_no_other_topic(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream, other = await begun(channel, "single"), await begun(channel, "single", "orders")
         await asyncio.gather(stream.settled(), other.settled())
@@ -383,7 +383,7 @@ def test_who_begins_at_the_end_skips_nothing_that_comes_while_no_stream_is_open(
         latest: dict[str, Any] = {"group": "billing", "auto_offset_reset": log_pb2.AUTO_OFFSET_RESET_LATEST}
         await append(channel, b"a", b"b")
         stream = await begun(channel, **latest)
-        while len(await committed(channel)) < 3:  # noqa: ASYNC110  # nothing but a call tells
+        while len(await committed(channel)) < 3:  # noqa: ASYNC110  # only a call shows it
             await asyncio.sleep(0.01)
         await stream.send(leave=True)
         await stream.end()
@@ -397,7 +397,7 @@ def test_who_begins_at_the_end_skips_nothing_that_comes_while_no_stream_is_open(
 
 
 async def until_left(channel: grpc.aio.Channel) -> None:
-    while await members(channel):  # noqa: ASYNC110  # nothing but a call tells
+    while await members(channel):  # noqa: ASYNC110  # only a call shows it
         await asyncio.sleep(0.01)
 
 
@@ -669,7 +669,7 @@ def test_a_coordinator_that_does_not_answer_holds_up_nothing_that_is_read_alread
     serve(tmp_path, scenario)
 
 
-def test_who_wants_an_error_where_nothing_is_committed_is_told_one(tmp_path: Path) -> None:
+def test_auto_offset_reset_error_without_a_committed_offset_returns_not_found(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, "single", group="billing", auto_offset_reset=log_pb2.AUTO_OFFSET_RESET_ERROR)
         (reported,) = (await stream.until("data")).partitions
@@ -735,7 +735,7 @@ def test_the_loop_of_the_guide_reads_and_commits(tmp_path: Path) -> None:
                 tasks.create_task(work())
             for number in range(30):
                 await append(channel, b"%d" % number, partition=number % 3)
-            while await committed(channel) != {0: 10, 1: 10, 2: 10}:  # noqa: ASYNC110  # nothing but a call tells
+            while await committed(channel) != {0: 10, 1: 10, 2: 10}:  # noqa: ASYNC110  # only a call shows it
                 await asyncio.sleep(0.01)
             await broker.grpc.stop(60)
         assert sorted(read) == sorted(b"%d" % number for number in range(30))
@@ -816,9 +816,7 @@ def test_bad_later_messages_end_the_stream_and_its_member_leaves(tmp_path: Path)
     serve(tmp_path, scenario)
 
 
-def test_a_client_that_takes_its_records_late_is_told_why_the_stream_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_client_receives_the_error_that_ended_its_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused, under_way_since_s = asyncio.Event(), list[float]()
     begin = GrpcFetch.under_way
 

@@ -1,4 +1,4 @@
-"""Consume where brokers are several: any of them serves any stream, whoever leads the partitions or coordinates the group."""
+"""Consume where brokers are several: any of them serves any stream, wherever the leaders and the coordinator are."""
 
 from __future__ import annotations
 

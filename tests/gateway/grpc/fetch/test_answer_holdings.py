@@ -1,4 +1,4 @@
-"""What a reader holds on its way, at both doors: no batches while it waits for room, then no more room than its answer takes."""
+"""What a fetch holds, at both listeners: no batches while it waits for room, then no more room than its answer takes."""
 
 from __future__ import annotations
 

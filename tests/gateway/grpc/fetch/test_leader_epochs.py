@@ -1,4 +1,4 @@
-"""Leader epochs that readers name, through every door and at every broker; where the records of earlier leaders end."""
+"""Leader epochs that readers name, through every listener and at every broker; where the records of earlier leaders end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_naming_no_epoch_is_not_naming_epoch_0() -> None:
         checked_epoch(-2, field="leader_epoch")
 
 
-# ── one broker, each door ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── one broker, each listener ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("form", [log_pb2.FETCH_FORMAT_BATCHES, log_pb2.FETCH_FORMAT_RECORDS])
@@ -91,7 +91,7 @@ def test_a_fetch_that_names_another_epoch_is_refused_per_partition_and_without_w
             "",
         ]
         assert [(answer.leader_epoch, answer.high_watermark) for answer in answers[3:]] == [(EPOCH, 1)] * 2
-        assert [answer.high_watermark for answer in answers[:3]] == [0, 0, 0], "a refusal tells none"
+        assert [answer.high_watermark for answer in answers[:3]] == [0, 0, 0], "a refusal has none"
         assert answers[0].error.message.startswith("orders/0 is led in epoch 7; the reader names epoch 6")
 
     serve(tmp_path, scenario)
@@ -164,7 +164,7 @@ def test_no_queries_and_too_many_are_refused(tmp_path: Path, count: int) -> None
     serve(tmp_path, scenario)
 
 
-def test_where_an_epoch_ends_is_told_over_http(tmp_path: Path) -> None:
+def test_http_returns_the_end_offset_of_a_leader_epoch(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: http_client.Client) -> None:
         await client.produce("/v1/topics/orders/records", [{"value": 1, "partition": 2}])
         path = "/v1/topics/orders/partitions/2/leader-epochs"
@@ -259,7 +259,7 @@ def test_every_broker_answers_for_the_leader_of_each_partition(tmp_path: Path) -
     with_cluster(tmp_path, scenario)
 
 
-def test_after_a_change_of_leader_the_old_epoch_ends_where_it_ended_and_who_names_it_is_told_the_new_one(tmp_path: Path) -> None:
+def test_after_a_leader_change_the_old_epoch_keeps_its_end_and_requests_with_it_are_fenced(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, staying = await made(cluster)
         partition = partition_of(topic, number)
@@ -321,7 +321,7 @@ def test_bounds_from_a_previous_leader_are_refused_once_the_next_leader_is_known
     bounds = Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(answered))
     reported_on = leaders.reject_stale_epoch(partition, bounds)
     assert reported_on is bounds if is_reported else isinstance(reported_on, NotLeader)
-    refused = NoLeader("nobody")
+    refused = NoLeader("none")
     assert leaders.reject_stale_epoch(partition, refused) is refused
 
 

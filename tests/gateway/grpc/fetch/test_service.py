@@ -39,7 +39,7 @@ RECORDS = log_pb2.FETCH_FORMAT_RECORDS
 
 @pytest.fixture
 def rooms(monkeypatch: pytest.MonkeyPatch) -> list[ResponseBudget]:
-    """Of the doors that a test opens, in the order of their making."""
+    """Budgets of the listeners that a test opens, in the order of their creation."""
     made: list[ResponseBudget] = []
 
     class Seen(GrpcFetch):
@@ -392,13 +392,13 @@ def test_calls_that_take_nothing_leave_room_for_others_and_give_theirs_back_when
     serve(tmp_path, scenario, settings=GatewaySettings(answer_bytes_max=8 * MIB))
 
 
-def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
+def test_an_error_that_occurs_once_is_not_lost_between_the_probe_and_the_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_it_is = ReadPath.fetch
     reported: list[int] = []
 
-    async def telling_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[FetchResult | TidelogError]:
+    async def failing_once(self: ReadPath, targets: list[FetchTarget], **options: Any) -> list[FetchResult | TidelogError]:
         answers = await as_it_is(self, targets, **options)
         if not reported:
             reported.append(len(targets))
@@ -407,7 +407,7 @@ def test_an_error_that_is_told_once_is_not_lost_between_the_look_and_the_fetch(
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"), partition=1)
-        monkeypatch.setattr(ReadPath, "fetch", telling_once)
+        monkeypatch.setattr(ReadPath, "fetch", failing_once)
         damaged, sound = (await stub.Fetch(fetch_of(0, 0))).partitions
         assert reason(damaged.error) == "CORRUPT"
         assert records_in([sound.record_batches]) == [(0, b"a")]

@@ -97,7 +97,7 @@ def test_a_producer_with_a_wrong_clock_or_a_gap_holds_up_no_other_whose_batches_
     serve(tmp_path, scenario)
 
 
-def test_what_refused_one_for_a_while_is_told_to_those_behind_it(tmp_path: Path) -> None:
+def test_a_retriable_refusal_applies_to_later_appends_of_the_same_partition(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         topic = broker.topic_cache.get("orders")
         broker.log.stop_leading(partition_of(topic, 0))
@@ -135,7 +135,7 @@ def test_behind_records_that_were_refused_before_they_were_routed_nothing_goes_t
     serve(tmp_path, scenario)
 
 
-def test_many_appends_are_all_taken_and_told_in_their_order(tmp_path: Path) -> None:
+def test_many_appends_of_one_request_are_all_written_and_answered_in_order(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         appends = [
             ready(batch_of(b"%d" % number), partition=number % 2, topic="nothing" if number % 5 == 4 else "orders")
@@ -151,24 +151,24 @@ def test_many_appends_are_all_taken_and_told_in_their_order(tmp_path: Path) -> N
 # ── structured records that take long ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_order_of_their_stream(
+def test_long_appends_are_planned_and_encoded_in_threads_and_answered_in_stream_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads: list[tuple[str, int]] = []
-    plan, tell = appender._plan, produce_service._encode_result
+    plan, encode = appender._plan, produce_service._encode_result
 
     def noted_plan(*arguments: Any) -> Plan:
         if threading.current_thread() is not threading.main_thread():
             in_threads.append(("plan", arguments[1].partition))
         return plan(*arguments)
 
-    def noted_tell(result: Any, taken: Any, *arguments: Any) -> None:
+    def noted_encode(result: Any, taken: Any, *arguments: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
-            in_threads.append(("tell", taken.partition))
-        tell(result, taken, *arguments)
+            in_threads.append(("encode", taken.partition))
+        encode(result, taken, *arguments)
 
     monkeypatch.setattr(appender, "_plan", noted_plan)
-    monkeypatch.setattr(produce_service, "_encode_result", noted_tell)
+    monkeypatch.setattr(produce_service, "_encode_result", noted_encode)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         many = structured(*[log_pb2.Record()] * THREAD_BYTES, partition=0)
@@ -180,7 +180,7 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
         answers = [answer async for answer in call]
         found = [(answer.correlation_id, run.base_offset, run.count) for answer in answers for run in answer.results[0].placements]
         assert found == [(1, 0, 1), (2, 1, THREAD_BYTES), (3, 1 + THREAD_BYTES, 1)]
-        assert in_threads == [("plan", 0), ("tell", 0)]
+        assert in_threads == [("plan", 0), ("encode", 0)]
 
     serve(tmp_path, scenario)
 

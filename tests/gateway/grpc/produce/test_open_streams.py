@@ -1,4 +1,4 @@
-"""A stop waits for producers that are about to leave, and for nobody who has nothing on its way."""
+"""A stop waits for producers that are about to leave, and for no stream without requests in flight."""
 
 from __future__ import annotations
 

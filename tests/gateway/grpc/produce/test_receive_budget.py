@@ -1,4 +1,4 @@
-"""Turns to read: the bound holds, idle streams are in nobody's way, and nothing leaks, whoever gives up when."""
+"""Turns to read: the bound holds, idle streams delay no others, and nothing leaks when readers give up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def now_s() -> float:
 async def read(
     messages: ReceiveBudget, receive: Receive, *, expected: int | None, waits_s: float = 0.0, turn_s: float = TURN_S
 ) -> float:
-    """Reads a message, which then waits so long for room in the buffer. When it was read."""
+    """Reads a message, which then waits `waits_s` for room in the buffer. Returns when it was read."""
     message = await messages.next(receive, bytes_expected=expected, turn_s=turn_s)
     assert message is not None
     with message:
@@ -102,7 +102,7 @@ def test_the_first_message_of_a_stream_is_expected_to_be_as_long_as_others_latel
     assert run(main()) == [100, 100, 800, 700, 100]
 
 
-def test_idle_streams_hold_no_turn_and_stop_nobody() -> None:
+def test_idle_streams_give_up_their_turns_to_active_ones() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(5, in_s=3600), expected=5) for _ in range(20)]
     *_, active = gather_all(messages, *idle, read(messages, arriving(5), expected=5))
@@ -118,7 +118,7 @@ def test_a_client_that_sends_slowly_holds_its_turn_no_longer_than_an_idle_one() 
 
 
 def held_by_idle(messages: ReceiveBudget, *, waits_s: float) -> float:
-    """How long an idle stream holds its turn, while a message waits so long for the buffer and nobody waits for a turn."""
+    """Seconds that an idle stream holds its turn while a message waits for the buffer and no stream waits for a turn."""
 
     async def main() -> float:
         async with asyncio.TaskGroup() as tasks:
@@ -132,7 +132,7 @@ def held_by_idle(messages: ReceiveBudget, *, waits_s: float) -> float:
     return run(main())
 
 
-def test_while_messages_wait_for_the_buffer_and_nobody_for_a_turn_turns_are_longer() -> None:
+def test_turns_are_longer_while_messages_wait_for_the_buffer_and_no_stream_for_a_turn() -> None:
     assert held_by_idle(ReceiveBudget(40, bytes_usual=1), waits_s=60) == pytest.approx(TURN_LONGEST_S, abs=0.02)
 
 
@@ -146,7 +146,7 @@ def test_an_idle_turn_is_taken_back_when_others_wait_for_one() -> None:
     idle = [read(messages, arriving(15, in_s=3600), expected=15) for _ in range(2)]
 
     async def later() -> float:
-        await asyncio.sleep(0.45)  # the first has given its turn to the second, which holds it since nobody waited
+        await asyncio.sleep(0.45)  # the first has given its turn to the second, which holds it since no stream waited
         return await read(messages, arriving(15), expected=15)
 
     assert gather_all(messages, waiting, *idle, later())[3] == pytest.approx(0.5)

@@ -51,7 +51,7 @@ requests = st.builds(
 def reported(message: bytes, parse: Callable[[bytes], ProduceRequestView]) -> object:
     """What the parser makes of the message, in a form that can be compared.
 
-    Read by hand, records are still bytes: whoever decodes them refuses what protobuf refuses with the whole message.
+    Read by hand, records are still bytes: their decoder refuses what protobuf refuses with the whole message.
     """
     try:
         call = parse(message)

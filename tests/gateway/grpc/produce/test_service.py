@@ -74,7 +74,7 @@ def reasons(response: log_pb2.ProduceResponse) -> list[str]:
 
 
 async def many_turns(stub: Any) -> None:
-    """Calls that need no room come and go: what the broker would do at once, it has done by then."""
+    """Calls that need no room come and go: what the broker would do at once, it has done when they have ended."""
     for _ in range(40):
         await stub.InitProducer(log_pb2.InitProducerRequest())
 
@@ -85,10 +85,10 @@ async def values(stub: Any, partition: int, *, topic: str = "orders") -> list[by
     return [record.value for record in response.partitions[0].records]
 
 
-# ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── answers ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ready_batch_is_told_where_it_lies(tmp_path: Path) -> None:
+def test_an_append_of_a_ready_batch_returns_its_partition_and_offsets(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await stub.Produce(request(ready(batch_of(b"a"), partition=2)))
         response = await stub.Produce(request(ready(batch_of(b"b", b"c"), partition=2), correlation_id=77))
@@ -247,7 +247,7 @@ def test_a_commit_that_does_not_come_in_time_is_an_unknown_outcome(tmp_path: Pat
     serve(tmp_path, scenario)
 
 
-def test_a_repeat_is_told_the_offsets_of_the_first_time(tmp_path: Path) -> None:
+def test_a_duplicate_append_returns_the_offsets_of_the_first_one(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         producer_id = (await stub.InitProducer(log_pb2.InitProducerRequest())).producer_id
         for duplicate in (False, True):
@@ -401,7 +401,7 @@ def test_a_stream_that_is_not_answered_is_read_up_to_its_window_and_no_further(t
     serve(tmp_path, scenario, settings=GatewaySettings(grpc_stream_window=4))
 
 
-def test_without_a_session_every_append_is_told_so(tmp_path: Path) -> None:
+def test_without_a_session_every_append_is_refused_with_stopping(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         log, broker.present_log = broker.present_log, None
         call = stub.ProduceStream()

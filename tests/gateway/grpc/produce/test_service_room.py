@@ -1,4 +1,4 @@
-"""Room for messages over gRPC: when they are read, where they wait, and that nobody's waiting stops the others."""
+"""Room for messages over gRPC: when they are read, where they wait, and that a waiting message does not stop the others."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_create_that_can_not_be_is_refused_and_one_that_only_asks_changes_noth
     serve(tmp_path, scenario)
 
 
-def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
+def test_get_cluster_and_list_brokers_describe_every_broker(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         cluster = cluster_stub(channel)
         expected = admin_pb2.Broker(
@@ -182,7 +182,7 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_broker_tells_what_it_takes_and_without_a_session_what_it_knows(tmp_path: Path) -> None:
+def test_a_broker_reports_its_limits_and_without_a_session_those_of_its_settings(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         cluster = cluster_stub(channel)
         reported = (await cluster.GetCluster(admin_pb2.GetClusterRequest())).brokers[0].limits
@@ -198,7 +198,7 @@ def test_a_broker_tells_what_it_takes_and_without_a_session_what_it_knows(tmp_pa
     serve(tmp_path, scenario, settings=settings, segments=segments)
 
 
-def test_a_topic_tells_how_large_its_batches_may_be(tmp_path: Path) -> None:
+def test_a_topic_reports_the_lower_of_its_own_and_its_brokers_batch_limit(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         topics = topics_stub(channel)
 

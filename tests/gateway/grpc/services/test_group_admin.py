@@ -117,7 +117,7 @@ def test_a_group_without_members_is_described_by_what_it_has_committed(tmp_path:
         await admin.broker.delete_topic("single")
         reported = await admin.describe()
         assert (reported.state, list(reported.members)) == ("Empty", [])
-        assert [(row.topic, row.lag_records) for row in reported.lags] == [("orders", 0)], "nothing is told of deleted topics"
+        assert [(row.topic, row.lag_records) for row in reported.lags] == [("orders", 0)], "deleted topics are omitted"
 
     serve(tmp_path, scenario)
 
@@ -178,7 +178,7 @@ def test_groups_are_listed_by_their_states(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"page_size": -1}, {"page_size": 1001}, {"page_token": "x"}, {"page_token": "A" * 9_999}])
-def test_pages_that_nobody_gave_are_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
+def test_invalid_page_sizes_and_page_tokens_are_refused(tmp_path: Path, asked: dict[str, Any]) -> None:
     async def scenario(admin: Admin) -> None:
         assert isinstance(await refused(admin.list_groups(**asked)), InvalidArgument)
 
@@ -216,7 +216,7 @@ def test_a_group_is_deleted_with_its_offsets_and_only_without_members(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_offsets_are_deleted_by_topic_and_partition_and_told(tmp_path: Path) -> None:
+def test_offsets_are_deleted_by_topic_or_partition_and_returned(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         await answered(admin.members.commit(offset(3, metadata="m"), offset(4, partition=1), offset(5, topic="single")))
         one = groups_pb2.TopicPartitions(topic="orders", partitions=[1, 2])
@@ -254,7 +254,7 @@ def test_offsets_are_not_deleted_under_members_nor_without_a_name(tmp_path: Path
 # ── seek ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dry_run_tells_what_would_move_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_of_a_seek_returns_the_moves_and_writes_nothing(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         await admin.produce(1_000, 2_000, 3_000, 4_000)
         await answered(admin.members.commit(offset(1), offset(0, topic="single")))
@@ -312,7 +312,7 @@ def test_a_group_with_members_is_not_moved_under_them(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_where_one_partition_can_not_be_told_nothing_is_moved_and_the_dry_run_says_which(tmp_path: Path) -> None:
+def test_a_seek_with_an_unavailable_partition_moves_nothing_and_its_dry_run_names_it(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         await admin.produce(1_000, 2_000)
         await answered(admin.members.commit(offset(1), offset(0, partition=1)))

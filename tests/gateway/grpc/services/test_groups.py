@@ -1,4 +1,4 @@
-"""Consumer groups over gRPC at one broker: what members ask, what they are told, and what is refused."""
+"""Consumer groups over gRPC at one broker: requests of members, their answers, and refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_members_join_share_commit_and_leave(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_offsets_are_fetched_by_topic_or_all_and_none_is_told_apart_from_zero(tmp_path: Path) -> None:
+def test_offsets_are_fetched_by_topic_or_all_and_none_is_distinguished_from_zero(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         topic_id = broker.topic_cache.get("orders").id
         assert list((await group.offsets()).offsets) == []
@@ -195,7 +195,7 @@ def test_a_join_that_makes_no_sense_is_refused_with_its_field(
     serve(tmp_path, scenario)
 
 
-def test_who_is_no_member_or_of_another_generation_is_told_what_to_do(tmp_path: Path) -> None:
+def test_calls_with_a_wrong_member_generation_or_field_get_specific_errors(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         member, generation = await group.alone()
         outsider = "s" * 100_000
@@ -266,7 +266,7 @@ def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
     serve(tmp_path, scenario, groups=GroupSettings(group_initial_rebalance_delay_ms=500, commit_linger_ms=0))
 
 
-def test_members_that_wait_keep_nobody_else_out_and_are_bounded(tmp_path: Path) -> None:
+def test_waiting_joins_are_bounded_and_do_not_block_other_calls(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         waiting = [asyncio.ensure_future(group.join()) for _ in range(2)]
         await until(lambda: broker.coordinated_groups.waiting == 2)
@@ -293,7 +293,7 @@ def test_thousands_that_come_at_once_are_all_answered(tmp_path: Path) -> None:
     serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3_000))
 
 
-def test_a_door_that_stops_ends_the_waits_at_once(tmp_path: Path) -> None:
+def test_a_stopping_listener_ends_waiting_joins_at_once(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         waits = asyncio.ensure_future(refused(group.join()))
         await until(lambda: broker.coordinated_groups.waiting == 1)

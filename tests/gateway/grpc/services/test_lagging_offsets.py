@@ -38,7 +38,7 @@ def service_of(world: World, of: Topic, committed: int) -> GroupsService:
 
 
 async def fetched(service: GroupsService) -> int | None:
-    """What a member of the SDK is told, which names the topic."""
+    """Returns the offset that a member of the SDK fetches; it names the topic."""
     named = groups_pb2.TopicPartitions(topic="orders", partitions=[0])
     context = cast(Context, SimpleNamespace(invocation_metadata=lambda: ()))
     answer = await service.fetch_offsets(groups_pb2.OffsetFetchRequest(group="g", topics=[named]), context)

@@ -63,7 +63,7 @@ def test_offsets_are_listed_by_position_and_by_time(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_an_error_of_our_own_is_told_as_such_and_the_next_call_is_served(
+def test_an_internal_error_is_logged_and_hidden_and_the_next_call_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:

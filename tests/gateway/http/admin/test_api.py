@@ -171,7 +171,7 @@ EXAMPLE = 'Send for example {"name":"orders","partition_count":6,"settings":{"re
         (b'{"name":"x","%b":3}' % (b"y" * 300), "the body has a field 'yyy", EXAMPLE, None),
     ],
 )
-def test_a_wrong_body_is_told_in_plain_words_with_an_example(
+def test_an_invalid_body_is_refused_with_its_fault_and_an_example(
     tmp_path: Path, body: bytes, detail: str, hint: str, field: str | None
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -197,7 +197,7 @@ def test_a_wrong_body_is_told_in_plain_words_with_an_example(
         ("/orders/partitions/3000000000", "the path parameter partition must be below 2147483648; it is '3000000000'"),
     ],
 )
-def test_a_wrong_parameter_is_told_by_its_name(tmp_path: Path, path: str, detail: str) -> None:
+def test_an_invalid_parameter_is_refused_by_its_name(tmp_path: Path, path: str, detail: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         answer = await client.get(TOPICS + path)
         assert (answer.status, answer.json["detail"]) == (400, detail)
@@ -239,7 +239,7 @@ def test_every_body_of_the_interface_has_an_example_that_is_taken(tmp_path: Path
         ("/readyz/", "/readyz"),
     ],
 )
-def test_a_path_that_is_nearly_right_is_told_the_right_one(tmp_path: Path, path: str, meant: str) -> None:
+def test_a_mistyped_path_gets_a_hint_with_the_right_one(tmp_path: Path, path: str, meant: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         answer = await client.get(path)
         assert (answer.status, answer.json["hint"]) == (404, f"Did you mean {meant}?")
@@ -286,7 +286,7 @@ def test_bodies_that_are_no_json_too_long_or_of_another_type_are_refused(tmp_pat
     serve(tmp_path, scenario)
 
 
-def test_an_unknown_route_or_method_is_told_as_a_problem(tmp_path: Path) -> None:
+def test_an_unknown_route_returns_404_and_an_unknown_method_405_with_allow(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         for path in ("/", "/v1", "/v2/topics", "/v1/topics/", "/v1/topics/orders/", "/v1/topics/orders/nothing", "/docs", "/redoc"):
             assert await client.refused(client.get(path)) == (404, "UNKNOWN_ROUTE"), path
@@ -298,7 +298,7 @@ def test_an_unknown_route_or_method_is_told_as_a_problem(tmp_path: Path) -> None
     serve(tmp_path, scenario)
 
 
-def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
+def test_the_routes_of_the_cluster_and_its_brokers_describe_every_broker(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         brokers = [
             {
@@ -344,7 +344,7 @@ def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> No
     serve(tmp_path, scenario)
 
 
-def test_probes_tell_life_from_readiness(tmp_path: Path) -> None:
+def test_probes_distinguish_liveness_readiness_and_startup(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         async def probes() -> list[int]:
             return [(await client.get(path)).status for path in ("/livez", "/readyz", "/startupz")]
@@ -437,7 +437,7 @@ def test_every_answer_carries_the_request_id(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_an_error_of_our_own_is_told_without_its_insides(
+def test_an_internal_error_is_logged_and_its_details_are_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -455,7 +455,7 @@ def test_an_error_of_our_own_is_told_without_its_insides(
     serve(tmp_path, scenario)
 
 
-def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> None:
+def test_the_openapi_document_is_valid_and_lists_every_route(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         document = (await client.get("/openapi.json")).json
         validate(document)
@@ -500,7 +500,7 @@ def test_what_administration_needs_is_made_once_with_its_first_requests(tmp_path
         assert made == []
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(client.get(TOPICS)) for _ in range(3)]
-            while not made:  # noqa: ASYNC110  # the thread can't tell the loop
+            while not made:  # noqa: ASYNC110  # the thread can't notify the loop
                 await asyncio.sleep(0)
             assert (await client.get("/livez")).status == 200
             asked.set()

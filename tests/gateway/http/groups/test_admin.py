@@ -16,7 +16,7 @@ from tests.kit.gateway.small_broker import SmallBroker
 pytestmark = pytest.mark.slow
 
 
-def test_a_group_tells_its_members_and_how_far_it_is_behind(tmp_path: Path) -> None:
+def test_a_group_is_described_with_its_members_and_lag(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 9)
         member = HttpMember(client, "g", client_id="script", topics=["orders"])
@@ -79,7 +79,7 @@ def test_groups_are_listed_by_pages_and_states(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_seek_tells_first_what_it_would_move(tmp_path: Path) -> None:
+def test_a_dry_run_of_a_seek_returns_the_moves_that_the_seek_then_makes(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 9)
         member = HttpMember(client, "g")
@@ -138,7 +138,7 @@ def test_offsets_and_groups_are_deleted(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_committed_offsets_are_told_of_one_topic_or_of_all(tmp_path: Path) -> None:
+def test_committed_offsets_are_listed_of_one_topic_or_of_all(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         offsets = [{"topic": topic, "partition": 0, "offset": 4, "leader_epoch": 7} for topic in ("single", "orders")]
         assert (await client.ask("POST", "/v1/groups/g/offsets", json={"offsets": offsets})).status == 200

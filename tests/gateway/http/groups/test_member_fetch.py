@@ -119,14 +119,14 @@ def test_where_nothing_is_anywhere_all_have_been_looked_at() -> None:
     assert committed.asked == 1
 
 
-def test_what_nobody_leads_is_waited_for_once_and_not_by_each_part() -> None:
+def test_the_full_wait_for_partitions_without_a_leader_is_spent_once_and_not_by_each_part() -> None:
     class Unled(Logs):
         waits_s: ClassVar[list[float]] = []
 
         async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float) -> list[Any]:
             self.waits_s.append(wait_s)
             await asyncio.sleep(wait_s)
-            return [NoLeader("nobody leads it")] * len(partitions)
+            return [NoLeader("it has no leader")] * len(partitions)
 
     async def scenario() -> float:
         clock = asyncio.get_running_loop().time
@@ -138,7 +138,7 @@ def test_what_nobody_leads_is_waited_for_once_and_not_by_each_part() -> None:
     assert Unled.waits_s == pytest.approx([BOUNDS_WAIT_S, *[LATER_PART_S] * 4])
 
 
-def test_what_is_committed_needs_no_bounds_and_what_of_it_is_damaged_is_told_and_not_read() -> None:
+def test_committed_partitions_need_no_bounds_and_damaged_offsets_are_reported_and_not_read() -> None:
     logs = Logs(with_records={2})
     stored = StoredOffsets(
         {at(number): CommittedOffset(offset=5, committed_at_ms=0) for number in range(2, 5_000)}, {at(1): Corrupt("torn")}
@@ -154,7 +154,7 @@ def test_what_is_committed_needs_no_bounds_and_what_of_it_is_damaged_is_told_and
     assert b'"partition":1,"error"' in reading.page([], "")
 
 
-def test_where_the_log_was_cut_below_what_is_committed_it_begins_at_the_cut_which_is_told() -> None:
+def test_a_committed_offset_beyond_the_end_of_its_epoch_is_reset_to_it_and_reported() -> None:
     class Cut(Logs):
         async def ends_of_epochs(self, questions: Sequence[EpochQuestion], *, wait_s: float) -> list[EpochEnd]:
             return [EpochEnd(LeaderEpoch(1), Offset(4))] * len(questions)
@@ -183,7 +183,7 @@ def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> Non
     assert len(entries) < PROBED_MAX, "as many as a cursor holds"
 
 
-def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
+def test_unknown_topics_and_partitions_are_reported_for_each_partition() -> None:
     broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), cluster_log=Logs(set()))
     reading = MemberFetch(
         cast(BrokerApi, broker),

@@ -64,9 +64,7 @@ def test_a_member_joins_reads_commits_and_leaves(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_member_that_left_is_not_told_that_it_is_unknown_where_an_answer_was_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leave_whose_answer_was_lost_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         member = HttpMember(client, "g")
         await member.join()
@@ -183,7 +181,7 @@ def test_no_partition_starves_the_others(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_two_members_share_the_partitions_and_the_first_is_told_to_join_again(tmp_path: Path) -> None:
+def test_two_members_share_the_partitions_after_the_first_is_asked_to_rejoin(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 30)
         one, two = HttpMember(client, "g", client_id="one"), HttpMember(client, "g", client_id="two")

@@ -148,7 +148,7 @@ def test_scripts_that_come_and_go_miss_nothing_while_a_broker_stops(tmp_path: Pa
             produced = 3
 
             async def script(client_id: str, polls: int) -> None:
-                """Reads so many times, and leaves. Where it is refused for the moment, it comes again, as the answer tells."""
+                """Polls `polls` times, and leaves. A refused member joins again, as the answer asks."""
                 member = HttpMember(client, "g", bases=tuple(bases), client_id=client_id, session_timeout_ms=20_000)
                 refusals = 0
                 while (await member.join()).status != 201:

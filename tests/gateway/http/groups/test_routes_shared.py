@@ -47,7 +47,7 @@ def serve(tmp_path: Path, scenario: Callable[[SmallBroker, Client], Awaitable[No
 
 async def joined_by(broker: SmallBroker, count: int, group: str = "g") -> None:
     """So many members are in the group, or wait at its barrier."""
-    while len((await broker.coordinated_groups.describe(group)).members) != count:  # noqa: ASYNC110  # it tells nobody
+    while len((await broker.coordinated_groups.describe(group)).members) != count:  # noqa: ASYNC110  # it sets no event
         await asyncio.sleep(0.001)
 
 
@@ -75,7 +75,7 @@ class Reader:
 
 
 async def keep_on(member: HttpMember, done: Callable[[], bool]) -> None:
-    """As a script would: reads, and joins again when it is told to."""
+    """Reads as a script would, and joins again when an answer asks for it."""
     while not done():
         answer = await member.read(wait_ms=20, commit="true")
         if answer.status == 409:
@@ -88,7 +88,7 @@ async def keep_on(member: HttpMember, done: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("first", ["http", "sdk"])
 @pytest.mark.parametrize("assignors", [("cooperative-sticky",), ("range",), ("sticky", "roundrobin")])
 def test_members_over_http_share_with_members_of_the_sdk(tmp_path: Path, first: str, assignors: tuple[str, ...]) -> None:
-    """Whoever leads. Cooperative ones keep what does not move, and give the rest up in a rebalance of its own."""
+    """With either as the leader. Cooperative members keep what does not move, and give up the rest in a second rebalance."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 30)
@@ -191,14 +191,14 @@ def test_who_hangs_up_while_it_waits_for_the_others_is_no_member(tmp_path: Path)
         await joined_by(broker, 2)
         impatient.cancel()
         await joined_by(broker, 1)
-        assert (await member.join()).status == 201, "nobody holds it up"
+        assert (await member.join()).status == 201, "no member holds it up"
         assert len(member.assignment) == 3
 
     serve(tmp_path, scenario)
 
 
 def test_who_hangs_up_while_the_leader_assigns_is_no_member(tmp_path: Path) -> None:
-    """It has an id by then, which its client was not told."""
+    """It has an id already, which its client did not receive."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
@@ -240,7 +240,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(tmp_pa
         assert answer.status == 201
         assert (again.generation, again.assignment) == (one.generation, one.assignment)
         assert again.member_id != one.member_id
-        assert (await two.heartbeat()).status == 204, "nobody else had to move"
+        assert (await two.heartbeat()).status == 204, "no other member had to move"
         assert await client.refused(one.read(instance_id="pod-1")) == (409, "INSTANCE_FENCED")
         assert await client.refused(one.heartbeat(instance_id="pod-1")) == (409, "INSTANCE_FENCED")
         assert await client.refused(one.read()) == (409, "UNKNOWN_MEMBER")
@@ -262,7 +262,7 @@ def test_new_partitions_are_shared_where_a_member_over_http_leads(tmp_path: Path
     serve(tmp_path, scenario)
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 9)
         member = HttpMember(client, "g")
@@ -294,7 +294,7 @@ def test_more_members_than_partitions_wait_with_nothing(tmp_path: Path) -> None:
     serve(tmp_path, scenario, groups=TOGETHER)
 
 
-def test_a_partition_that_nobody_leads_holds_up_no_other(tmp_path: Path) -> None:
+def test_a_partition_without_a_leader_does_not_delay_others(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 9)
         topic = await broker.topics.get("orders")
@@ -355,10 +355,10 @@ def test_a_broker_that_stops_answers_those_that_wait(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_an_error_after_a_member_got_its_id_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_after_a_member_got_its_id_contains_the_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         async def lost(*_: object) -> NoReturn:
-            raise NotCoordinator("nobody answers")
+            raise NotCoordinator("no answer")
 
         monkeypatch.setattr("gateway.concurrency.coordinator_retry.COORDINATOR_WAIT_S", 0.0)
         with monkeypatch.context() as patched:
@@ -375,7 +375,7 @@ def test_an_error_after_a_member_got_its_id_tells_it(tmp_path: Path, monkeypatch
 
 
 def test_a_member_that_its_leader_can_not_assign_to_is_none(tmp_path: Path) -> None:
-    """Its assignment would be too large for the broker's settings; its client was not told its id, so it does not stay."""
+    """Its assignment would be too large for the broker's settings; its client did not receive its id, so it does not stay."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await broker.create_topic("wide", 5_000)
@@ -387,7 +387,7 @@ def test_a_member_that_its_leader_can_not_assign_to_is_none(tmp_path: Path) -> N
 
 
 def test_what_came_while_a_member_waited_is_not_read_in_a_generation_that_has_passed(tmp_path: Path) -> None:
-    """Its partitions may be another's by then, before the next heartbeat is due."""
+    """Its partitions may be another's before the next heartbeat is due."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         member = HttpMember(client, "g")

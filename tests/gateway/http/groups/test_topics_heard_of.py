@@ -108,7 +108,7 @@ async def begun_read(world: World, cursor: Cursor) -> MemberFetch:
 
 
 def read_by(world: World, unknown_here: dict[str, Exception]) -> list[str]:
-    """The codes of what a member that was assigned partitions 0 and 5 is told in their places."""
+    """Returns the codes that a member with partitions 0 and 5 receives for them."""
     reading = MemberFetch(
         world.broker,
         [("orders", 0), ("orders", 5)],
@@ -157,7 +157,7 @@ def test_a_topic_that_the_store_has_not_either_is_unknown_and_what_is_known_is_n
     simulated(scenario)
 
 
-def test_a_topic_is_told_once_this_broker_has_heard_of_it() -> None:
+def test_a_topic_is_returned_once_the_watch_of_this_broker_has_reported_it() -> None:
     async def scenario() -> None:
         now = topic(partition_count=8)
         world = World(topic(partition_count=2), now)
@@ -196,7 +196,7 @@ def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_an
         service = GrpcConsume.__new__(GrpcConsume)
         service._broker = world.broker
         grown = topic("payments", OTHER, partition_count=8)
-        virtual_loop().call_later(LAG_S / 2, lambda: world.view.topics.update(payments=grown))  # which no stream is told of yet
+        virtual_loop().call_later(LAG_S / 2, lambda: world.view.topics.update(payments=grown))  # no stream is notified of it yet
         world.view.hears(LAG_S, now)
         assert await service._topics(terms) == {"payments": grown, "orders": now}
 

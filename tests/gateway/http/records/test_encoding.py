@@ -37,7 +37,7 @@ def fetched(*batches: bytes, next_offset: int = 0) -> FetchResult:
     return FetchResult(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(90), Offset(2), LeaderEpoch(0))
 
 
-def test_a_page_tells_records_and_where_to_read_on() -> None:
+def test_a_page_has_its_records_and_the_next_offset() -> None:
     pieces = [as_objects(RECORDS[:2], 3, AUTO), as_objects(RECORDS[2:], 3, AUTO)]
     assert msgspec.json.decode(as_page([], fetched(), 8))["records"] == []
     assert msgspec.json.decode(as_page(pieces, fetched(), 8)) == {
@@ -152,6 +152,6 @@ def test_a_stored_batch_that_can_not_be_opened_is_corrupt_and_not_the_readers_fa
         as_arrow(fetched(bytes(batch)), 0, offset=0, records_max=5, bytes_max=1 << 20, decompressed_bytes_max=1 << 20)
 
 
-def test_streams_tell_why_they_end() -> None:
+def test_streams_encode_the_error_that_ends_them() -> None:
     assert error_event({"code": "NO_LEADER"}) == b'event: error\ndata: {"code":"NO_LEADER"}\n\n'
     assert error_line({"code": "NO_LEADER"}) == b'{"error":{"code":"NO_LEADER"}}\n'

@@ -72,7 +72,7 @@ def test_every_way_through_stores_the_same_and_what_was_sent(bodies: list[dict[s
         assert (found.own_partitions or [None] * len(bodies))[: len(bodies)] == asked
 
 
-def test_no_list_of_partitions_is_made_where_nobody_asks() -> None:
+def test_no_list_of_partitions_is_made_if_no_record_names_one() -> None:
     assert parsed([{"value": 1}, {"headers": {"a": 1}}]).own_partitions is None
     assert parsed([{"value": 1, "partition": 2}, {}]).own_partitions == [2, None]
 
@@ -158,7 +158,7 @@ def test_what_is_wrong_comes_with_an_example_of_what_is_right(body: bytes, hint:
     assert re.search(hint, refusal.value.hint), refusal.value.hint
 
 
-def test_a_body_of_the_other_json_type_is_told_which_it_is() -> None:
+def test_an_ndjson_body_that_is_not_one_record_per_line_gets_a_hint() -> None:
     with pytest.raises(InvalidArgument, match="line 1 has a field 'records' that is not known") as refusal:
         parse_ndjson(b'{"records":[{"value":1}]}', now_ms=NOW, headers_max=10)
     assert "application/json" in refusal.value.hint

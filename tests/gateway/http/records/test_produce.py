@@ -54,7 +54,7 @@ def arrow(**columns: Any) -> bytes:
 # ── four kinds of bodies ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_json_records_are_stored_and_told_where_they_lie(tmp_path: Path) -> None:
+def test_json_records_are_stored_and_answered_with_their_partitions_and_offsets(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         answer = await client.produce(
             ORDERS,
@@ -88,7 +88,7 @@ def test_lines_are_answered_line_by_line(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_arrow_columns_are_stored_and_told_as_json_or_arrow(tmp_path: Path) -> None:
+def test_arrow_columns_are_stored_and_answered_as_json_or_arrow(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         body = arrow(value=["a", "b", "c"], partition=[0, 1, 0])
         answer = await client.post(ORDERS, body, ARROW)
@@ -296,7 +296,7 @@ def test_types_that_are_not_read_or_not_answered_are_refused(tmp_path: Path) -> 
     serve(tmp_path, scenario)
 
 
-def test_whoever_produces_to_the_path_of_a_partition_is_told_how(tmp_path: Path) -> None:
+def test_a_produce_to_the_path_of_a_partition_gets_a_hint_with_the_right_path(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         for method in ("POST", "PUT"):
             answer = await client.ask(method, "/v1/topics/orders/partitions/2/records", json={"records": [{}]})
@@ -308,7 +308,7 @@ def test_whoever_produces_to_the_path_of_a_partition_is_told_how(tmp_path: Path)
     serve(tmp_path, scenario)
 
 
-def test_what_is_too_large_is_told_the_setting_to_raise(tmp_path: Path) -> None:
+def test_a_too_large_produce_gets_a_hint_with_the_setting_to_raise(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await broker.create_topic("small", 1, {"max.message.bytes": "2048"})
         large = {"value": "x" * 20_000}
@@ -370,7 +370,7 @@ def test_a_commit_that_does_not_come_in_time_is_a_504_that_may_be_durable(tmp_pa
     serve(tmp_path, scenario)
 
 
-def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path) -> None:
+def test_errors_during_an_outage_of_the_bucket_name_its_cause(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.bucket_trouble = StoreTrouble("No space left on device", "Free disk space.")
         broker.store.hold()
@@ -448,7 +448,7 @@ def test_an_append_at_another_end_than_expected_is_a_412_with_the_end(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_an_idempotent_producer_is_told_the_first_offsets_again(tmp_path: Path) -> None:
+def test_a_repeat_of_an_idempotent_producer_returns_the_first_offsets(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         producer = (await client.ask("POST", "/v1/producers")).json
         assert producer["producer_epoch"] == 0

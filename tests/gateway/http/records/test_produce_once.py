@@ -1,4 +1,4 @@
-"""The Idempotency-Key: whatever happened since the first time, a repeat is told where its records lie, and writes nothing twice."""
+"""The Idempotency-Key: whatever happened meanwhile, a repeat returns the offsets of its records, and writes nothing twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_repeat_after_the_topic_has_grown_is_told_the_partitions_of_the_first_time(tmp_path: Path, kind: str) -> None:
+def test_a_repeat_after_the_topic_has_grown_returns_the_partitions_of_the_first_time(tmp_path: Path, kind: str) -> None:
     content_type, body = BODIES[kind]
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -237,7 +237,7 @@ def test_only_one_of_the_concurrent_requests_with_one_key_and_different_bodies_i
     serve(tmp_path, scenario)
 
 
-def test_whose_answer_does_not_come_in_time_is_told_how_to_ask_again(tmp_path: Path) -> None:
+def test_a_timed_out_produce_gets_a_hint_how_to_retry(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.store.hold()
         path = f"{ORDERS}?timeout_ms=20"

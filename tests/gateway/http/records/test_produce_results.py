@@ -45,7 +45,7 @@ def test_results_come_in_the_order_of_the_request() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40))
-def test_the_fast_way_tells_what_the_slow_way_tells(drawn: list[tuple[int, bool]]) -> None:
+def test_the_fast_encoding_of_results_equals_the_slow_one(drawn: list[tuple[int, bool]]) -> None:
     partitions = [partition for partition, _ in drawn]
     batches: list[CheckedBatch] = []
     found: list[Outcome] = []
@@ -131,9 +131,7 @@ def test_only_what_all_batches_met_is_the_answer_to_the_whole_request(
     ),
     st.sampled_from([Acks.ALL, Acks.NONE]),
 )
-def test_no_form_of_an_answer_is_longer_than_was_told_before_it_was_made(
-    drawn: list[tuple[int, int, int, str]], acks: Acks
-) -> None:
+def test_no_form_of_an_answer_is_longer_than_its_estimated_maximum(drawn: list[tuple[int, int, int, str]], acks: Acks) -> None:
     partitions = [partition for partition, count, _, _ in drawn for _ in range(count)]
     plan = Plan(partitions, [counted(partition, count) for partition, count, _, _ in drawn])
     found: list[Outcome] = [

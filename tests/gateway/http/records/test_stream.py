@@ -237,7 +237,7 @@ def test_a_reader_that_hangs_up_ends_its_stream(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
-def test_a_stream_that_can_not_go_on_tells_why(tmp_path: Path) -> None:
+def test_a_stream_that_cannot_continue_ends_with_its_error(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         async with (
             events(client, PARTITION) as stream,
@@ -424,7 +424,7 @@ def test_idle_streams_hold_no_room_and_stalled_ones_no_more_than_there_is(tmp_pa
             with closing([stalled_http(broker.http_address, PARTITION, accept="text/event-stream") for _ in range(20)]):
                 await until(lambda: room.bytes_used > 2 * MIB)
                 assert (await client.produce(TOPIC, [{"value": 7, "partition": 1}])).status == 200
-                assert (await idle.next())["value"] == 7, "readers that take nothing shut the door to the others"
+                assert (await idle.next())["value"] == 7, "readers that take nothing block the others"
             await until(lambda: room.bytes_used == 0)
         assert room.bytes_used_peak <= 8 * MIB
 

@@ -48,7 +48,7 @@ def test_the_bucket_is_the_one_directory_of_a_broker(tmp_path: Path, version: in
     with_admin(tmp_path, scenario)
 
 
-def test_a_broker_tells_only_of_what_it_leads(tmp_path: Path) -> None:
+def test_describe_log_dirs_lists_only_partitions_that_the_broker_leads(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
         topic = await admin.broker.create_topic("orders", 4)
         led = set()

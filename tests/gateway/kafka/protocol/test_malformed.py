@@ -89,12 +89,12 @@ def test_flipped_bits_are_read_or_refused(key: int, message: Message) -> None:
 
 
 @given(st.sampled_from(sorted(DEFINITIONS)), st.binary(max_size=120), st.integers(0, 20))
-def test_bytes_that_nobody_meant_are_read_or_refused(key: int, body: bytes, version: int) -> None:
+def test_random_bytes_as_a_request_body_are_decoded_or_refused(key: int, body: bytes, version: int) -> None:
     _answers_or_refuses(key, DEFINITIONS[key].request, body, version)
 
 
 @given(st.binary(max_size=40))
-def test_headers_that_nobody_meant_are_read_or_refused(frame: bytes) -> None:
+def test_random_bytes_as_a_header_are_decoded_or_refused(frame: bytes) -> None:
     try:
         header = decode_header(frame)
     except MalformedFrame:

@@ -1,4 +1,4 @@
-"""What a certificate says of its owner, in the same words at both doors."""
+"""What a certificate says of its owner, in the same words at both listeners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Call:
         return self._reported
 
 
-def test_both_doors_tell_the_same_subject() -> None:
+def test_http_and_grpc_return_the_same_subject_of_a_certificate() -> None:
     pem, _ = Authority().sign("billing, inc.", organization="Example")
     reported = grpc_subject(Call(transport_security_type=[b"ssl"], x509_pem_cert=[pem]))
     assert reported == ClientSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
@@ -25,7 +25,7 @@ def test_both_doors_tell_the_same_subject() -> None:
     assert http_subject({"state": {"tls_subject": subject}}) == reported
 
 
-def test_who_shows_no_certificate_is_nobody() -> None:
+def test_a_client_without_a_certificate_has_no_subject() -> None:
     assert grpc_subject(Call()) is None
     assert grpc_subject(Call(transport_security_type=[b"ssl"])) is None
     assert http_subject({"state": {}}) is None

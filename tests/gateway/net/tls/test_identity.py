@@ -48,7 +48,7 @@ def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
     assert files.identity is before
 
 
-def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, authority: Authority) -> None:
+def test_a_new_key_pair_is_loaded_and_subscribers_are_notified(made: Certificates, authority: Authority) -> None:
     files = TlsReloader(settings_of(made))
     reported: list[bytes] = []
 
@@ -81,7 +81,7 @@ def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
             f"certificate reload refused: tls_key_file: {made.key} is not the key of the certificate in {made.cert}, or has a "
             "password (KEY_VALUES_MISMATCH); the earlier one stays in use"
         )
-    ], "told once"
+    ], "reported once"
     assert files.refused_count == 3
     made.key.write_bytes(key)
     assert reload(files)
@@ -120,7 +120,7 @@ def test_a_bundle_whose_last_authority_is_cut_off_is_refused(made: Certificates)
     assert reload(files)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(made: Certificates) -> None:
+def test_a_key_with_a_password_is_refused_without_a_prompt(made: Certificates) -> None:
     key = serialization.load_pem_private_key(made.key.read_bytes(), None)
     locked = serialization.BestAvailableEncryption(b"secret")
     made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
@@ -149,7 +149,7 @@ def test_authorities_may_have_comments_in_any_language(made: Certificates) -> No
     assert len(files.context.get_ca_certs()) == 1
 
 
-def test_a_key_that_everybody_may_read_is_told_of(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_world_readable_key_is_logged(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     made.key.chmod(0o640)
     TlsReloader(settings_of(made))
     assert not caplog.records
@@ -240,13 +240,13 @@ def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
     assert files.refused_count == 2
     assert [record.message for record in caplog.records] == [
         "certificate reload refused: it can't be read: MemoryError: too many; the earlier one stays in use"
-    ], "told once"
+    ], "reported once"
     assert caplog.records[0].exc_info is not None
     assert reload(files)
 
 
 @pytest.mark.parametrize("gone", ["cert", "key"])
-def test_a_missing_file_is_told_as_such_and_not_as_a_wrong_key(made: Certificates, gone: str) -> None:
+def test_a_missing_file_is_reported_as_missing_and_not_as_a_wrong_key(made: Certificates, gone: str) -> None:
     getattr(made, gone).unlink()
     with pytest.raises(InvalidArgument, match="No such file or directory") as refused:
         load_key_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), made.cert, made.key, setting="key_file")
@@ -255,7 +255,7 @@ def test_a_missing_file_is_told_as_such_and_not_as_a_wrong_key(made: Certificate
 
 
 def test_a_certificate_that_has_ended_keeps_no_broker_from_starting(made: Certificates, authority: Authority) -> None:
-    """Clients and its alert tell of that; who replaces it wants a broker that runs."""
+    """Clients and the alert report that; an operator who replaces it needs a running broker."""
     cert, key = authority.sign("server", ended=True)
     made.cert.write_bytes(cert)
     made.key.write_bytes(key)

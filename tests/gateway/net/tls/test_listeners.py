@@ -1,4 +1,4 @@
-"""TLS at both doors and between brokers: who is let in, as whom, and what the others are told."""
+"""TLS at both listeners and between brokers: which clients are let in, as whom, and how others are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ async def ask_http(session: aiohttp.ClientSession) -> str:
         return str((await answer.json())["cluster_id"])
 
 
-def test_both_doors_speak_tls_and_http_knows_the_client_by_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_listeners_speak_tls_and_http_identifies_the_client_by_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[ClientSubject | None] = []
     answered = HttpApp.__call__
 
@@ -98,9 +100,9 @@ def test_a_page_of_another_site_calls_nothing_over_grpc_through_a_browser_that_s
     with_tls_cluster(tmp_path, scenario)
 
 
-def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -> None:
+def test_clients_without_a_certificate_or_with_one_of_another_authority_are_refused(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        outsiders = make_certificates(tmp_path / "strangers")
+        outsiders = make_certificates(tmp_path / "outsiders")
         outsider = served.context(shown=False)
         outsider.load_cert_chain(outsiders.client_cert, outsiders.client_key)
         async with served.session(shown=False) as session:
@@ -124,7 +126,7 @@ def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -
 
 def test_certificates_that_are_optional_are_verified_all_the_same(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        outsiders = make_certificates(tmp_path / "strangers")
+        outsiders = make_certificates(tmp_path / "outsiders")
         outsider = served.context(shown=False)
         outsider.load_cert_chain(outsiders.client_cert, outsiders.client_key)
         async with served.session(shown=False) as session:
@@ -152,7 +154,7 @@ def test_versions_of_tls_that_are_broken_are_not_spoken(tmp_path: Path) -> None:
     with_tls_cluster(tmp_path, scenario)
 
 
-def test_plain_http_at_the_port_of_tls_is_told_so_in_plain_http(tmp_path: Path) -> None:
+def test_plain_http_at_a_tls_port_gets_400_with_an_https_url(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
         reader, writer = await asyncio.open_connection(*served.broker.http_address.split(":"))
         writer.write(b"GET /v1/cluster HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -211,7 +213,7 @@ def test_metrics_that_are_open_are_open_to_who_shows_no_certificate(tmp_path: Pa
     with_tls_cluster(tmp_path, scenario)
 
 
-def test_who_shows_no_certificate_is_told_of_in_the_audit_log(tmp_path: Path) -> None:
+def test_a_client_without_a_certificate_is_recorded_in_the_audit_log(tmp_path: Path) -> None:
     file, key = tmp_path / "audit.jsonl", tmp_path / "admin.key"
     key.write_text(f"tlk_{'0' * 16}_{'0' * 64}\n")
 

@@ -1,4 +1,4 @@
-"""Certificates, keys and authorities that are replaced while producers and consumers are at work on both doors."""
+"""Certificates, keys and authorities that are replaced while producers and consumers are at work on both listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BETWEEN = 20
 
 
 class HttpProducer:
-    """One connection, over which it sends request after request. It can't be made anew: a connection that is dropped ends it."""
+    """One connection, over which it sends request after request. It can't reconnect: a connection that is dropped ends it."""
 
     def __init__(self, served: TlsCluster) -> None:
         self._served = served
@@ -70,7 +70,7 @@ class SdkConsumer:
 
 
 class HttpStream:
-    """Server-sent events over one connection, for ever."""
+    """Server-sent events over one connection, without end."""
 
     def __init__(self, served: TlsCluster) -> None:
         self._served = served
@@ -117,7 +117,7 @@ async def reaches(served: TlsCluster, ca: bytes) -> bool:
             came.append(True)
         except grpc.aio.AioRpcError:
             came.append(False)
-    assert came[0] == came[1], "both doors show the same certificate"
+    assert came[0] == came[1], "both listeners show the same certificate"
     return came[0]
 
 

@@ -74,7 +74,7 @@ def test_all_is_read_through_the_broker_of_the_own_rack_once_the_leader_has_name
     with_two(test)
 
 
-def test_without_a_rack_and_where_the_leader_names_nobody_the_leader_is_read() -> None:
+def test_the_leader_is_read_without_a_rack_or_without_a_preferred_broker() -> None:
     async def test(leader: SmallBroker, near: SmallBroker, log: tidelog.Client) -> None:
         leader.preferred.clear()
         assert values(await read(log)) == list(range(RECORDS))
@@ -88,7 +88,7 @@ def test_without_a_rack_and_where_the_leader_names_nobody_the_leader_is_read() -
 @pytest.mark.parametrize(
     "fault", [Corrupt("damaged"), NotLeader("not here"), OutOfRange("gone", log_start_offset=0, high_watermark=1)], ids=repr
 )
-def test_what_fails_there_is_read_from_the_leader_which_is_told_of_no_rack(fault: TidelogError) -> None:
+def test_a_failed_read_of_the_preferred_broker_is_repeated_at_the_leader_without_a_rack(fault: TidelogError) -> None:
     async def test(leader: SmallBroker, near: SmallBroker, log: tidelog.Client) -> None:
         near.fetch_refusals["orders", 1] = fault
         assert values(await read(log)) == list(range(RECORDS))
@@ -160,7 +160,7 @@ def test_a_busy_broker_and_a_newer_leader_epoch_are_no_reasons_to_leave_it() -> 
     with_two(test)
 
 
-def test_two_brokers_that_name_each_other_send_nobody_in_circles() -> None:
+def test_two_brokers_that_name_each_other_as_preferred_cause_no_loop() -> None:
     async def test(leader: SmallBroker, near: SmallBroker, log: tidelog.Client) -> None:
         near.rack = "moved"
         near.preferred = {("orders", number): "leader" for number in range(3)}

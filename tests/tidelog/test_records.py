@@ -104,7 +104,7 @@ def test_headers_that_are_none_are_refused(headers: object) -> None:
         to_headers(headers)  # type: ignore[arg-type]
 
 
-def test_a_record_is_frozen_and_tells_its_time() -> None:
+def test_a_record_is_frozen_and_decodes_its_timestamp_and_value() -> None:
     record = tidelog.Record("orders", 1, 2, 1_767_225_600_123, None, b"{")
     assert record.timestamp == datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
     with pytest.raises(AttributeError):
@@ -126,7 +126,7 @@ def test_a_timestamp_is_exact_to_the_millisecond_up_to_the_year_9999() -> None:
 
 
 @pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
-def test_a_timestamp_that_is_no_date_is_told_as_such(timestamp_ms: int) -> None:
+def test_a_timestamp_that_is_no_date_is_an_invalid_record(timestamp_ms: int) -> None:
     with pytest.raises(InvalidRecord, match=rf"the timestamp {timestamp_ms} ms of t/3 at offset 7 is no date") as raised:
         _ = tidelog.Record("t", 3, 7, timestamp_ms, None, None).timestamp
     assert "record.timestamp_ms" in raised.value.hint

@@ -118,7 +118,7 @@ class SmallBroker:
         self.taking_up.set()
         self.limits = admin_pb2.BrokerLimits()
         """As it tells them. What it holds to: request_bytes_max as gRPC does, and batch_bytes_max of its topics."""
-        self.tells_limits = True
+        self.reports_limits = True
         self.metadata_age_ms = 0
         """Since when it has heard nothing of etcd, as it tells it."""
         self.calls_max: int | None = None
@@ -428,7 +428,7 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         assert topic is not None
         answer = admin_pb2.Topic()
         answer.CopyFrom(topic)
-        if self._broker.tells_limits:
+        if self._broker.reports_limits:
             answer.batch_bytes_max = self._broker.batch_bytes_max(topic.name)
         for partition in range(topic.partition_count):
             leader = self._broker.leaders.get((topic.name, partition), self._broker.name)
@@ -452,7 +452,7 @@ class _Cluster(admin_pb2_grpc.ClusterServicer):
             admin_pb2.Broker(
                 broker_id=name,
                 grpc_address=broker.advertised or broker.host_port,
-                limits=broker.limits if broker.tells_limits else None,
+                limits=broker.limits if broker.reports_limits else None,
             )
             for name, broker in self._broker.brokers.items()
         ]

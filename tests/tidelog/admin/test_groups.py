@@ -216,7 +216,7 @@ def test_an_offset_that_cannot_be_moved_has_a_reason_and_no_position() -> None:
     assert (begun.before, begun.after, begun.skipped) == (None, 4, None)
 
 
-def test_what_lies_outside_of_a_log_is_told_with_where_it_leads() -> None:
+def test_a_seek_outside_of_the_log_returns_its_reason_and_the_requested_offset() -> None:
     rows = [
         wire.MovedOffset(topic="t", partition=0, after=9, reason="BEYOND_END", asked=4711),
         wire.MovedOffset(topic="t", partition=1, after=9, reason="NO_RECORD_SINCE"),
@@ -268,13 +268,13 @@ def test_refusals_are_raised_as_they_are(refusal: TidelogError) -> None:
     assert met.hint == refusal.hint
 
 
-def test_a_change_of_which_nobody_knows_whether_it_was_written_is_not_tried_again() -> None:
+def test_a_change_of_unknown_outcome_is_not_retried() -> None:
     met, asked = reported(lambda groups: groups.seek("g", "latest"), OutcomeUnknown("no answer came"))
     assert type(met) is OutcomeUnknown
     assert len(asked) == 1
 
 
-def test_what_was_deleted_is_told() -> None:
+def test_deleted_offsets_are_returned() -> None:
     rows = [wire.FetchedOffset(topic="t", partition=number, offset=number) for number in (1, 0)]
     deleted, [asked] = reported(
         lambda groups: groups.delete_offsets("g", ["t"], validate_only=True), wire.DeleteOffsetsResponse(deleted=rows)

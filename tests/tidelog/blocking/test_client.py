@@ -125,7 +125,7 @@ def test_a_client_that_could_not_connect_is_not_connected() -> None:
         log.produce("orders", 1)
 
 
-def test_a_call_of_another_thread_is_told_when_the_client_is_left() -> None:
+def test_a_call_of_another_thread_gets_an_error_when_the_client_is_closed() -> None:
     """It neither hangs nor looks like a cancelled program."""
     with broker_in_thread() as broker:
         for _ in range(20):  # where in its call the other thread is, is a matter of luck
@@ -150,7 +150,7 @@ def test_a_call_of_another_thread_is_told_when_the_client_is_left() -> None:
             assert isinstance(ended[0], Rejected | Unavailable | OutcomeUnknown)
 
 
-def test_who_would_wait_in_the_clients_own_thread_is_told_instead() -> None:
+def test_a_blocking_call_in_the_clients_own_thread_is_refused() -> None:
     with broker_in_thread() as broker, tidelog.connect_sync(broker.address) as log:
 
         def call_back() -> None:

@@ -83,9 +83,9 @@ def test_callbacks_may_use_the_client_and_seek_commit_and_pause_are_there(tidelo
         assert log.groups.describe("gb-callbacks").generation > Generation(0)
 
 
-def test_a_callback_that_nobody_would_await_is_refused(tidelog_broker: BrokerProcess) -> None:
+def test_an_async_callback_of_a_blocking_consumer_is_refused(tidelog_broker: BrokerProcess) -> None:
     async def revoked(partitions: list[tuple[str, int]]) -> None:
-        raise AssertionError("nobody awaits it")
+        raise AssertionError("no caller awaits it")
 
     with tidelog.connect_sync(tidelog_broker.http_url) as log, pytest.raises(InvalidArgument, match="on_revoked is an async func"):
         log.consume("gb-async", group="gb-async", on_revoked=revoked)

@@ -338,7 +338,7 @@ def test_an_object_that_is_not_ours_is_noted() -> None:
     assert (finding.severity, finding.where) == ("note", "wal/readme.txt")
 
 
-def test_progress_is_told_up_to_the_end() -> None:
+def test_progress_is_reported_up_to_the_end() -> None:
     async def run() -> list[tuple[str, int, int]]:
         bucket = Bucket()
         await bucket.two_sessions()

@@ -420,7 +420,7 @@ def test_answers_that_get_lost_do_a_restore_no_harm(fault: str, tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_a_restore_takes_the_next_number_of_appointments_so_that_metadata_that_were_not_lost_appoint_nobody(tmp_path: Path) -> None:
+def test_a_restore_writes_an_empty_batch_under_the_next_appointment_number(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost")
         before = [parse_appointments_key(found.key) async for found in list_all(bucket, APPOINTMENTS)]
@@ -467,7 +467,7 @@ def test_of_two_restores_at_once_the_one_that_began_first_stops(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_nobody_becomes_the_controller_of_half_a_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_broker_becomes_controller_of_a_partially_restored_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A broker that was running when the metadata were lost is none either, though nothing else holds it back."""
 
     async def main() -> None:
@@ -479,7 +479,7 @@ def test_nobody_becomes_the_controller_of_half_a_cluster(tmp_path: Path, caplog:
                 running = [tasks.create_task(broker.view.run()), tasks.create_task(broker.leadership.run())]
                 await broker.view.brokers.wait_for(Revision(2), timeout_s=READY_S)
                 async with asyncio.timeout(READY_S):
-                    while "being restored" not in caplog.text:  # noqa: ASYNC110  # it is told to people alone
+                    while "being restored" not in caplog.text:  # noqa: ASYNC110  # only the log says it
                         await asyncio.sleep(0.01)
                 assert await metadata.get(LAYOUT.controller) is None
                 await metadata.transact([], [Delete(LAYOUT.restoring)])

@@ -110,7 +110,7 @@ def test_a_partition_names_every_session_that_wrote_to_it_by_epoch_and_not_by_nu
     assert plan.records == 6
 
 
-def test_nobody_leads_and_the_next_leader_has_an_epoch_that_nobody_ever_had() -> None:
+def test_restored_partitions_have_no_leader_and_their_next_epoch_was_never_used() -> None:
     """The last session of the bucket stands for the lost leaders: it is sealed, has no broker, and wrote nothing at that epoch."""
     plan = planned(found(footer(4, 0, (0, 3, 0)), mirrors=[mirrored(topic(partitions=2))], sessions=[12]))
     for partition in (0, 1):
@@ -133,7 +133,7 @@ def test_epochs_never_run_out() -> None:
     assert EPOCH_MAX - 10 < state(plan).leader_epoch < EPOCH_MAX
 
 
-def test_offsets_that_are_missing_or_doubled_are_told_and_the_rest_is_restored() -> None:
+def test_missing_and_duplicate_offsets_are_reported_as_damage() -> None:
     gap = planned(found(footer(1, 0, (0, 0, 0)), footer(2, 0, (0, 1, 4)), mirrors=[mirrored(topic())]))
     within = planned(found(footer(1, 0, (0, 0, 0)), footer(1, 1, (0, 0, 6)), mirrors=[mirrored(topic())]))
     doubled = planned(found(footer(1, 0, (0, 0, 0)), footer(2, 0, (0, 0, 0)), mirrors=[mirrored(topic())]))
@@ -189,7 +189,7 @@ def test_a_deleted_topic_stays_deleted_though_an_older_snapshot_names_it() -> No
     assert not [put for put in plan.puts if put.key.startswith((LAYOUT.topics, LAYOUT.partitions))]
 
 
-def test_a_topic_that_a_later_snapshot_does_not_name_was_deleted_though_nobody_marked_it() -> None:
+def test_a_topic_that_a_later_snapshot_omits_was_deleted_even_without_a_marker() -> None:
     gone = MirroredTopic("orders", ORDERS, Revision(5), False, None)
     left = (f"partitions/{ORDERS}/0", msgspec.json.encode(appointed(None, SessionId(1))), 7)
     plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[gone], of=snapshot(left, revision=100)))
@@ -203,7 +203,7 @@ def test_a_topic_without_records_that_the_snapshot_does_not_name_is_noted() -> N
     assert "may be of another copy of the metadata" in plan.findings[0].what
 
 
-def test_records_of_a_topic_that_the_snapshot_does_not_name_and_that_nobody_deleted_are_reported() -> None:
+def test_records_of_a_topic_that_the_snapshot_omits_and_that_was_not_deleted_are_damage() -> None:
     made_by_the_other_copy = MirroredTopic("orders", ORDERS, Revision(5), False, None)
     plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[made_by_the_other_copy], of=snapshot(revision=100)))
     assert what(plan) == [("damage", "topic orders")]
@@ -218,7 +218,7 @@ def test_of_two_lives_of_a_name_the_later_one_counts() -> None:
     assert what(plan) == [("note", "topic orders")]
 
 
-def test_records_of_a_topic_that_nobody_names_are_reported_and_left_where_they_are() -> None:
+def test_records_of_a_topic_id_without_a_name_are_reported_as_damage() -> None:
     plan = planned(found(footer(1, 0, (0, 0, 0)), footer(1, 1, (3, 0, 0), topic_id=BILLS), mirrors=[mirrored(topic())]))
     assert what(plan) == [("damage", f"topic id {BILLS}")]
     assert "2 records" in plan.findings[0].what
@@ -246,7 +246,7 @@ def test_sessions_begin_above_every_claim_and_above_the_snapshots_counter() -> N
     assert planned(found()).next_session == 1
 
 
-def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_any_that_the_snapshot_tells_of() -> None:
+def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_those_of_the_snapshot() -> None:
     def next_node_id(*entries: tuple[str, bytes, int]) -> int:
         return int(value(planned(found(of=snapshot(*entries))), LAYOUT.next_kafka_node_id))
 
@@ -264,7 +264,7 @@ def test_new_topics_begin_their_leader_epochs_far_above_those_of_every_topic_tha
         return int(value(planned(evidence), LAYOUT.first_leader_epoch))
 
     gone = mirrored(topic(), deleted=True)
-    assert first_epoch(found(footer(1, 0, (0, 7, 0)), mirrors=[gone])) == 7 + EPOCHS_AHEAD, "as its footers tell"
+    assert first_epoch(found(footer(1, 0, (0, 7, 0)), mirrors=[gone])) == 7 + EPOCHS_AHEAD, "as its footers say"
     known = msgspec.json.encode(appointed(None, SessionId(1), first_epoch=LeaderEpoch(30)))
     assert first_epoch(found(of=snapshot((f"partitions/{ORDERS}/0", known, 1)), mirrors=[gone])) == 30 + EPOCHS_AHEAD
     assert first_epoch(found(of=snapshot(("first_leader_epoch", b"41", 1)))) == 41 + EPOCHS_AHEAD
@@ -315,7 +315,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     assert plan.copied == len(others)
 
 
-def test_what_was_damaged_in_the_metadata_already_is_told_and_left_out() -> None:
+def test_damaged_values_of_the_snapshot_are_noted_and_omitted() -> None:
     of = snapshot(
         ("topics/orders", b"{", 1), (f"partitions/{ORDERS}/0", b"{", 1), ("partitions/x", b"{}", 1), ("next_session", b"-", 1)
     )
@@ -358,7 +358,7 @@ def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
     return planned(evidence)
 
 
-def test_segments_that_were_trimmed_leave_no_gap_where_a_manifest_tells_of_them() -> None:
+def test_trimmed_segments_leave_no_gap_where_a_manifest_covers_them() -> None:
     evidence = found(footer(9, 0, (0, 3, 10)), mirrors=[mirrored(topic())], sessions=[4])
     plan = with_history(evidence, compacted(10, epochs=[(1, 0), (2, 5)]))
     assert plan.findings == []
@@ -373,7 +373,7 @@ def test_what_was_compacted_and_not_trimmed_yet_counts_once() -> None:
     assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(1, 4)]
 
 
-def test_epochs_of_which_only_a_manifest_tells_are_not_given_out_again() -> None:
+def test_leader_epochs_that_only_a_manifest_has_are_not_assigned_again() -> None:
     plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), compacted(10, epochs=[(1, 0), (1_000, 5)]))
     assert state(plan).leader_epoch == 1_000 + EPOCHS_AHEAD
     assert state(plan).sessions == (SessionSpan(LeaderEpoch(1_000 + EPOCHS_AHEAD), SessionId(4), SegmentSeq(0)),)
@@ -385,7 +385,7 @@ def test_what_is_missing_between_a_manifest_and_the_segments_is_damage_unless_it
     assert with_history(evidence, compacted(10, log_start_offset=12)).findings == []
 
 
-def test_a_partition_of_which_only_a_manifest_tells_belongs_to_its_topic() -> None:
+def test_a_partition_that_only_a_manifest_has_belongs_to_its_topic() -> None:
     history = msgspec.structs.replace(compacted(10), partition=Partition(2))
     plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), history)
     assert plan.topics[0].topic.partition_count == 3

@@ -113,7 +113,7 @@ def ask(broker: Broker, verb: str, path: str, body: Any = None) -> Any:
 
 
 class Written:
-    """What one idempotent producer wrote, and was told."""
+    """Records of one idempotent producer, and the answers that it received."""
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
@@ -171,7 +171,7 @@ def ends_or_is_refused(broker: Broker, *, within_s: float) -> None:
         request = urllib.request.Request(f"{broker.http_url}/v1/topics/orders/records", data=body, headers=headers)
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=within_s) as answer:
-                pytest.fail(f"the broker of before has acknowledged: {answer.read()!r}")
+                pytest.fail(f"the old broker has acknowledged: {answer.read()!r}")
         except OSError:
             time.sleep(0.1)
 
@@ -271,7 +271,7 @@ def test_while_a_broker_runs_on_the_metadata_they_are_not_restored(bucket: Clust
         written.check(broker)
 
 
-def test_a_broker_of_before_that_still_runs_adds_nothing_after_the_restore(bucket: ClusterBucket, tmp_path: Path) -> None:
+def test_an_old_broker_that_still_runs_writes_nothing_after_the_restore(bucket: ClusterBucket, tmp_path: Path) -> None:
     """Its etcd was not lost after all: only the one who restored could not reach it."""
     with etcd_in(tmp_path / "first") as first, etcd_in(tmp_path / "second") as second, bucket.broker(first, "old") as old:
         ask(old, "POST", "/v1/topics", {"name": "orders", "partition_count": PARTITIONS})

@@ -105,7 +105,7 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
 
 
 @pytest.mark.slow
-def test_who_may_not_is_told_what_to_ask_for(commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_refused_command_names_the_acl_to_ask_for(commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands("topic", "list")
     assert "no topics, or none that these credentials may see" in commands("topic", "list")[1]
     commands("topic", "create", "orders", "-p", "1")

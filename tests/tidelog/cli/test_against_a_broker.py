@@ -127,7 +127,7 @@ def test_a_csv_file_becomes_objects(tidelog: CommandLine, tmp_path: Path) -> Non
     assert tidelog("consume", "cli-csv", "-F", "%k %s\\n").lines == [b'Bonn {"city":"Bonn","note":"a\\nb"}']
 
 
-def test_bad_input_tells_the_line_and_what_was_written_before_it(tidelog: CommandLine) -> None:
+def test_bad_input_is_reported_with_its_line_and_the_number_of_records_written_before_it(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-bad", "-p", "1")
     done = tidelog("produce", "cli-bad", "--as", "ndjson", stdin=b"1\n2\n{\n4\n", code=2)
     assert b"line 3 of the input is not JSON" in done.stderr
@@ -149,7 +149,7 @@ def test_a_record_that_is_too_large_is_refused_and_counted_as_such(tidelog: Comm
     assert tidelog("consume", "cli-large", "-o", "raw").lines == [b"small"]
 
 
-def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandLine) -> None:
+def test_ctrl_c_during_a_load_reports_the_acknowledged_and_unknown_records(tidelog: CommandLine) -> None:
     bench = [*TIDELOG, "bench", "produce", "-t", "cli-interrupted", "-s", "60"]
     with TidelogProcess[bytes](bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
         assert producer.stderr is not None

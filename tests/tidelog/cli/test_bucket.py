@@ -25,7 +25,7 @@ def test_a_bucket_without_a_cluster_is_never_called_sound(command: str, tmp_path
     assert "Check the bucket and its prefix" in shown.err
 
 
-def test_a_directory_without_a_bucket_is_told_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_a_bucket_is_reported_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bucket", "verify", "--data-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert f"{tmp_path} holds no bucket" in shown.err

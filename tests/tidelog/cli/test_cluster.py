@@ -48,7 +48,9 @@ def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], c
     return code, capsys.readouterr().err
 
 
-def test_a_drain_is_told_until_nothing_is_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drain_reports_its_progress_until_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     client = Draining(1200, 1200, Unavailable("10.0.0.7:9090: no answer"), 1, 0)
     code, said = drain(monkeypatch, capsys, client)
     assert code == 0
@@ -75,7 +77,7 @@ def test_a_drain_that_takes_too_long_has_failed_and_says_what_is_left(
         (["--dry-run"], "b1 leads 7 partitions; nothing was changed (--dry-run)"),
     ],
 )
-def test_who_does_not_wait_is_told_at_once(
+def test_a_drain_without_waiting_reports_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: Sequence[str], said: str
 ) -> None:
     client = Draining(7)
@@ -146,14 +148,14 @@ class Troubled:
         return self._topic
 
 
-def test_partitions_that_are_refused_or_silent_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_and_silent_partitions_are_reported_with_their_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     damage = ("wal/1/2 does not match its CRC-32C", "CORRUPT", "Restore it.")
     client = Troubled(
         partition(0, "b1"),
         partition(1, "b1", *damage),
         partition(2, "b2", "b2 does not answer", "UNAVAILABLE"),
         partition(3, "b2", "b2 does not answer", "UNAVAILABLE"),
-        partition(4, "", "nobody leads it", "NO_LEADER"),
+        partition(4, "", "it has no leader", "NO_LEADER"),
     )
     found = asyncio.run(check_cluster(cast(Client, client)))
     assert found.faults == [

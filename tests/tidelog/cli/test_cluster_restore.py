@@ -69,7 +69,7 @@ def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
     assert asyncio.run(starts()) == ["orders"]
 
 
-def test_a_table_tells_what_was_done(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_reports_what_was_restored(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 0
     shown = capsys.readouterr().out
     assert "topics restored" in shown
@@ -138,7 +138,9 @@ def test_on_a_terminal_it_shows_what_it_is_about_to_do_and_asks(
     assert json.loads(capsys.readouterr().out)["restored"] is True, "one document, though it was shown what there is"
 
 
-def test_damage_is_told_before_it_asks(data_dir: Path, answered: Answered, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_ends_the_command_before_it_asks(
+    data_dir: Path, answered: Answered, capsys: pytest.CaptureFixture[str]
+) -> None:
     session = min((data_dir / "bucket" / WAL).iterdir())
     (session / f"{0:016x}").unlink()
     (session / f"{0:016x}").write_bytes(b"no segment" * 30)
@@ -147,7 +149,7 @@ def test_damage_is_told_before_it_asks(data_dir: Path, answered: Answered, capsy
     assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 3
     assert "--despite-damage" in capsys.readouterr().err
     assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 3
-    assert json.loads(capsys.readouterr().out)["findings"], "programs are told, too, what is damaged"
+    assert json.loads(capsys.readouterr().out)["findings"], "the JSON output has the damage, too"
     assert contents(data_dir) == before
 
 

@@ -37,7 +37,7 @@ def test_help_names_the_exit_codes(arguments: list[str], capsys: pytest.CaptureF
     assert shown.err == ""
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("tidelog ")
 
@@ -80,7 +80,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )
-def test_bad_usage_is_told_in_one_message_and_exits_2(
+def test_bad_usage_prints_one_message_and_exits_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def test_bad_usage_is_told_in_one_message_and_exits_2(
     [["topic", "list"], ["topic", "create", "x"], ["consume", "x"], ["explain", "x", "0", "0"], ["bench", "consume"]],
     ids=" ".join,
 )
-def test_a_cluster_that_is_not_there_is_told_with_a_remedy_and_exits_1(
+def test_an_unreachable_cluster_is_reported_with_a_remedy_and_exits_1(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*arguments, "--url", UNREACHABLE]) == app_errors.FAILED
@@ -118,13 +118,13 @@ def test_a_group_alone_shows_its_page_on_stderr_and_exits_2(capsys: pytest.Captu
         assert "Error" not in shown.err
 
 
-def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_input_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["produce", "x", "--file", "/does/not/exist"]) == app_errors.FAILED
     assert "/does/not/exist can't be read: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("bucket", "usage"), ("bucket", "verify"), ("doctor",)])
-def test_a_bucket_that_is_named_without_its_option_is_told_how(
+def test_a_bucket_that_is_named_without_its_option_gets_a_hint(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, "s3://lake/log"]) == app_errors.BAD_USAGE
@@ -210,7 +210,7 @@ def test_partitions_without_a_leader_are_left_out_of_the_sum(
     assert "1 of 2 partitions have no leader now: their records are unknown, and not counted" in shown.err
 
 
-def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
+def test_partitions_that_could_not_be_asked_are_reported_as_not_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = PartitionInfo(
@@ -242,7 +242,7 @@ def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
         ({"of.a.newer.version": "1"}, "7 days from their timestamps (retention.ms, by default)"),
     ],
 )
-def test_how_long_a_topic_keeps_its_records_is_told_in_words(settings: dict[str, str], reported: str) -> None:
+def test_the_retention_of_a_topic_is_described_in_words(settings: dict[str, str], reported: str) -> None:
     assert topics.kept(settings) == reported
 
 
@@ -302,7 +302,7 @@ def test_rows_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("width", "fits"), [(40, False), (80, True)])
-def test_a_terminal_that_is_too_narrow_for_all_columns_gets_the_most_telling_and_is_told_so(
+def test_a_terminal_that_is_too_narrow_for_all_columns_gets_the_main_ones_and_a_hint(
     width: int, fits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"name": "a" * 30, "files": 1, "bytes": 2_000_000}]
@@ -315,7 +315,7 @@ def test_a_terminal_that_is_too_narrow_for_all_columns_gets_the_most_telling_and
     assert json.loads(capsys.readouterr().out) == rows
 
 
-def test_counts_are_told_in_thousands_and_what_is_to_be_copied_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_have_thousands_separators_and_values_to_copy_have_none(capsys: pytest.CaptureFixture[str]) -> None:
     show_one({"records": 1_053_042, "batch_bytes": 90_735_898, "high_watermark": 1_053_042, "offset": 12_345}, Output.TABLE)
     assert capsys.readouterr().out == (
         "records         1,053,042\nbatch bytes     90,735,898\nhigh watermark  1053042\noffset          12345\n"
@@ -371,7 +371,7 @@ def test_every_setting_is_a_flag() -> None:
 
 
 @pytest.mark.slow
-def test_a_bucket_that_can_not_be_reached_at_the_start_is_told_with_what_looks_at_each_step(
+def test_a_bucket_that_is_unreachable_at_the_start_is_reported_with_the_doctor_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
@@ -419,7 +419,7 @@ def test_standard_streams_that_the_caller_closed_lead_nowhere() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_behind_stdout_is_told(unbuffered: str) -> None:
+def test_a_full_disk_behind_stdout_is_reported(unbuffered: str) -> None:
     surroundings = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "tidelog.cli.main", "--version"]
@@ -442,7 +442,7 @@ def test_completion_prints_a_script_for_the_shell(shell: str, capsys: pytest.Cap
     [("tidelog to", ["topic"]), ("tidelog topic cr", ["create"]), ("tidelog topic list -o y", ["yaml"])],
     ids=str,
 )
-def test_a_shell_that_asks_is_told_what_may_come_next(words: str, expected: list[str]) -> None:
+def test_shell_completion_returns_the_words_that_may_follow(words: str, expected: list[str]) -> None:
     asked = {**os.environ, "_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     command = [sys.executable, "-m", "tidelog.cli.main"]
     done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False, timeout=120)

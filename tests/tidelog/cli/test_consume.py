@@ -87,7 +87,7 @@ def test_partitions_that_have_the_offset_are_read_and_those_that_do_not_are_name
     assert b"Error: offset 3 of consume-five/0 is outside of [0, 0]: the partition is empty\n" in done.stderr
 
 
-def test_reading_goes_on_by_itself_where_it_was_told_to(tidelog_broker: BrokerProcess, five: str) -> None:
+def test_an_offset_out_of_range_is_reset_as_auto_offset_reset_says(tidelog_broker: BrokerProcess, five: str) -> None:
     done = consume(tidelog_broker, five, "--from", "100", "--auto-offset-reset", "earliest", "-o", "raw")
     assert (done.returncode, done.stdout.splitlines()) == (0, [b"r%d" % n for n in range(5)])
     assert b"offset 100 of consume-five/1 is outside of [0, 5]" in done.stderr
@@ -107,7 +107,7 @@ def test_where_no_record_is_it_says_so(tidelog_broker: BrokerProcess, five: str,
     assert done.stderr == f"no records in consume-five from {start} on\n".encode()
 
 
-def test_who_finds_nothing_is_told_that_it_was_deleted(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+def test_an_empty_result_says_that_the_records_were_deleted(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
     log.topics.create("consume-trimmed", partitions=1)
     log.produce("consume-trimmed", b"x")
     log.topics.delete_records("consume-trimmed", 0, before=-1)
@@ -141,7 +141,7 @@ def test_following_from_a_time_in_the_future_begins_with_what_comes_and_says_so(
         assert follower.stderr is not None
         assert follower.stderr.readline().startswith(b"2099-01-01 is in the future")
         assert follower.stdout is not None
-        while not select.select([follower.stdout], [], [], 0.1)[0]:  # nothing tells when it has looked up where to begin
+        while not select.select([follower.stdout], [], [], 0.1)[0]:  # no event shows when it has looked up where to begin
             log.produce("consume-future", "after")
         assert a_line_of(follower) == b"after\n"
         interrupt(follower)
@@ -177,7 +177,7 @@ def test_ctrl_c_on_a_topic_without_records_leaves_an_empty_document(
     os.close(master)
 
 
-def test_whoever_reads_its_output_and_leaves_ends_it_without_another_record(tidelog_broker: BrokerProcess, five: str) -> None:
+def test_a_closed_output_pipe_ends_the_command_without_another_record(tidelog_broker: BrokerProcess, five: str) -> None:
     with following(tidelog_broker, five, "-o", "raw") as follower:
         assert a_line_of(follower) == b"r0\n"
         assert follower.stdout is not None
@@ -193,7 +193,7 @@ def test_so_many_records_are_written_and_no_more(tidelog_broker: BrokerProcess, 
 # ── what happens meanwhile ──
 
 
-def test_a_broker_that_is_killed_and_comes_back_is_waited_for_and_told_once(tmp_path: Path) -> None:
+def test_each_restart_of_a_killed_broker_is_awaited_and_reported_once(tmp_path: Path) -> None:
     with ForkedBroker(tmp_path) as broker:
         broker.start()
         with tidelog.connect_sync(broker.http_url, retry_pause_ms_max=100) as log:
@@ -214,7 +214,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_waited_for_and_told_once(tmp_
 
 
 def test_a_topic_that_is_deleted_and_made_again_ends_it(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
-    """A real broker tells a fetch that waits: the invariant of tidelog/consumer/fetcher.py rests on it."""
+    """A real broker wakes a fetch that waits: the invariant of tidelog/consumer/fetcher.py rests on it."""
     log.topics.create("consume-again", partitions=2)
     log.produce("consume-again", "old", partition=0)
     with following(tidelog_broker, "consume-again", "-o", "raw") as follower:

@@ -103,7 +103,7 @@ def test_who_ends_it_in_order_makes_it_commit_what_it_printed_and_leave_the_grou
 
 
 @pytest.mark.slow
-def test_whoever_reads_its_output_and_leaves_makes_it_leave_the_group(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+def test_a_closed_output_pipe_makes_the_member_leave_the_group(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
     topic = with_five(log, "group-head")
     with following(broker, topic, "--group", "head", "-o", "raw") as follower:
         assert a_line_of(follower) == b"r0\n"
@@ -137,12 +137,12 @@ def test_what_a_closed_pipe_did_not_take_is_read_again(broker: BrokerProcess, lo
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_nobody_reads_commits_what_the_pipe_took(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+def test_ctrl_c_with_a_full_pipe_commits_what_the_pipe_took(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
     topic = with_long_lines(log, "group-pager")
     with following(broker, topic, "--group", "pager", "-o", "raw") as follower:
         first = a_line_of(follower)
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(timeout=60) == 130  # while nobody reads
+        assert follower.wait(timeout=60) == 130  # while the pipe is not read
         assert follower.stdout is not None
         lines = (first + follower.stdout.read()).splitlines()
     assert [int(line[:6]) for line in lines] == list(range(len(lines)))
@@ -159,7 +159,7 @@ def test_members_share_and_take_over_from_each_other(broker: BrokerProcess, log:
     flags = ["group-shared", "--group", "shared", "-F", r"%p %s\n"]
     with following(broker, *flags) as one, following(broker, *flags) as other:
         while shares(log, "shared") != [[0], [1]]:
-            time.sleep(0.05)  # nothing tells when both have joined
+            time.sleep(0.05)  # no event shows when both have joined
         log.produce_many("group-shared", [tidelog.Message("a", partition=number) for number in range(2)])
         assert sorted([a_line_of(one), a_line_of(other)]) == [b"0 a\n", b"1 a\n"]
         interrupt(other)

@@ -131,7 +131,7 @@ def test_where_there_is_no_group_it_says_how_there_comes_to_be_one(tidelog: Comm
     assert tidelog(Answers(known=()), "list", "--state", "Empty")[2] == "no group is Empty\n"
 
 
-def test_a_mistyped_group_is_told_with_the_nearest_one(tidelog: Commands) -> None:
+def test_a_mistyped_group_gets_a_hint_with_the_nearest_name(tidelog: Commands) -> None:
     unknown = Answers(error=UnknownGroup("there is no group biling"))
     for arguments in (["describe", "biling"], ["delete", "biling", "-y"], ["seek", "biling", "--to", "latest", "-y"]):
         code, _, said = tidelog(unknown, *arguments)
@@ -190,13 +190,13 @@ def test_without_a_terminal_a_change_needs_yes(tidelog: Commands, arguments: lis
     assert len(answers.changed) == 1
 
 
-def test_a_seek_with_partitions_that_can_not_be_told_changes_nothing(tidelog: Commands) -> None:
+def test_a_seek_with_partitions_that_cannot_be_moved_changes_nothing(tidelog: Commands) -> None:
     answers = Answers()
-    answers.plan = [a_move(0, 10, 4), a_move(1, 3, None, "nobody leads orders/1")]
+    answers.plan = [a_move(0, 10, 4), a_move(1, 3, None, "orders/1 has no leader")]
     code, shown, said = tidelog(answers, "seek", "billing", "--to", "earliest", "--yes")
     assert (code, answers.changed) == (1, [])
     assert "can't be moved" in shown
-    assert said.splitlines() == ["nothing was moved: a seek moves all partitions or none:", "orders/1: nobody leads orders/1"]
+    assert said.splitlines() == ["nothing was moved: a seek moves all partitions or none:", "orders/1: orders/1 has no leader"]
 
 
 def test_a_seek_that_breaks_off_half_way_says_so(tidelog: Commands) -> None:

@@ -83,7 +83,7 @@ def test_following_waits_for_what_comes_later() -> None:
     with_records(test)
 
 
-def test_positions_tell_how_far_was_read_not_how_far_was_fetched() -> None:
+def test_positions_are_behind_the_last_record_read_and_not_the_last_fetched() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         consumer = log.consume("orders", partitions=[1])
         async for record in consumer:
@@ -358,7 +358,7 @@ def test_the_ends_of_a_topic_can_be_asked_for() -> None:
     with_records(test)
 
 
-def test_nobody_at_the_address_is_told_with_its_name_and_a_remedy() -> None:
+def test_an_address_without_a_server_is_reported_with_a_remedy() -> None:
     async def run() -> None:
         for address, shown in (("grpc://127.0.0.1:1", r"127\.0\.0\.1:1"), ("http://127.0.0.1:1", r"http://127\.0\.0\.1:1")):
             with pytest.raises(Unavailable, match=f"{shown}: can't connect") as raised:
@@ -379,7 +379,7 @@ def test_the_first_address_that_answers_is_enough() -> None:
     asyncio.run(run())
 
 
-def test_a_server_that_is_no_broker_is_told_so() -> None:
+def test_a_server_that_is_no_broker_is_reported_as_such() -> None:
     async def run() -> None:
         server = grpc.aio.server()
         port = server.add_insecure_port("127.0.0.1:0")

@@ -100,7 +100,7 @@ def test_records_are_taken_without_gap_and_without_repeat_whatever_answers_come(
 # ── what is read may change ──
 
 
-def test_what_was_asked_for_before_a_partition_was_begun_anew_is_not_taken() -> None:
+def test_an_answer_to_a_fetch_from_before_a_reset_of_its_partition_is_ignored() -> None:
     progress = progress_of(0, 0)
     progress.begin(P0, 70)
     assert progress.answered(P0, asked_offset=0, behind=100, next_offset=100) is None
@@ -147,14 +147,14 @@ def test_what_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) 
 
 
 @pytest.mark.parametrize(("jitter", "waits_s"), [(0.5, 7.0), (1.0, 8.75), (1.5, 10.5)])
-def test_who_is_throttled_waits_as_long_as_it_was_told_or_up_to_half_as_long_again(jitter: float, waits_s: float) -> None:
+def test_a_throttled_fetch_waits_its_retry_time_or_up_to_half_as_long_again(jitter: float, waits_s: float) -> None:
     progress = progress_of(0)
     progress.met({P0: Throttled("busy", retry_after_s=7.0)}, 0.0, jitter=jitter)
     assert progress.due(of(0), 0.0) == ([], waits_s)
 
 
 def test_who_follows_never_gives_up_and_who_has_an_end_does_without_progress() -> None:
-    error = NoLeader("nobody leads")
+    error = NoLeader("no leader")
     follower, reader = progress_of(0), progress_of(0, follow=False)
     reader.end_at(P0, OffsetRange(log_start_offset=0, high_watermark=10))
     for progress in (follower, reader):
@@ -169,9 +169,9 @@ def test_who_follows_never_gives_up_and_who_has_an_end_does_without_progress() -
 def test_progress_renews_the_patience() -> None:
     reader = progress_of(0, follow=False)
     reader.end_at(P0, OffsetRange(log_start_offset=0, high_watermark=10))
-    reader.met({P0: NoLeader("nobody leads")}, 0.0, jitter=1.0)
+    reader.met({P0: NoLeader("no leader")}, 0.0, jitter=1.0)
     reader.answered(P0, asked_offset=0, behind=5, next_offset=5)
-    assert reader.met({P0: NoLeader("nobody leads")}, 101.0, jitter=1.0) == (of(0), [])
+    assert reader.met({P0: NoLeader("no leader")}, 101.0, jitter=1.0) == (of(0), [])
 
 
 def test_a_partition_that_ends_before_its_end_is_noticed_once_all_that_is_there_was_read() -> None:
@@ -223,7 +223,7 @@ def test_the_outcome_is_the_first_error_with_the_partitions_that_failed() -> Non
         (7, 9, 12, "offset 7 of orders/0 is outside of [9, 12]: its oldest record has offset 9"),
     ],
 )
-def test_an_offset_that_is_gone_is_told_with_what_there_is(offset: int, first: int, end: int, said: str) -> None:
+def test_an_offset_out_of_range_is_reported_with_the_range(offset: int, first: int, end: int, said: str) -> None:
     with pytest.raises(OutOfRange) as raised:
         progress_of(offset).reset_position(P0, gone(first, end))
     assert raised.value.message == said
@@ -247,7 +247,7 @@ def test_an_added_partition_begins_at_its_start_whatever_the_reader_chose() -> N
     assert progress.reset_position(P1, gone(8, 12)) == 12
 
 
-def test_a_broker_that_does_not_tell_what_there_is_ends_the_partition() -> None:
+def test_an_out_of_range_error_without_the_range_ends_the_partition() -> None:
     with pytest.raises(OutOfRange, match="gone"):
         progress_of(7, reset="earliest").reset_position(P0, OutOfRange("gone"))
 
@@ -259,7 +259,7 @@ def test_an_error_says_which_partition_it_is_of() -> None:
     reported = named(Corrupt("a:9090: wal/7 is damaged", hint="Restore it.", key="wal/7"), ("orders", 3))
     assert (reported.message, str(reported), reported.hint) == (*["a:9090: wal/7 is damaged (orders/3)"] * 2, "Restore it.")
     assert reported.details == {"key": "wal/7", "topic": "orders", "partition": 3}
-    assert named(NoLeader("nobody leads orders/3"), ("orders", 3)).message == "nobody leads orders/3"
+    assert named(NoLeader("orders/3 has no leader"), ("orders", 3)).message == "orders/3 has no leader"
     throttled = named(Throttled("busy", retry_after_s=7.0), ("orders", 3))
     assert isinstance(throttled, Throttled)
     assert throttled.retry_after_s == 7.0

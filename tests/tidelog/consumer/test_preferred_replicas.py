@@ -37,7 +37,7 @@ def test_the_leader_is_asked_first_then_the_broker_that_it_names_and_the_leader_
     assert not held.is_elsewhere(ONE)
 
 
-def test_a_broker_that_fails_is_left_for_the_leader_which_is_told_of_no_rack_for_a_while() -> None:
+def test_a_failed_preferred_broker_is_left_for_the_leader_without_a_rack_for_a_while() -> None:
     held = replicas()
     held.prefer(ONE, NEAR, 0)
     assert held.avoid([ONE, TWO], 5) == [ONE], "what fails at its leader fails there"
@@ -47,7 +47,7 @@ def test_a_broker_that_fails_is_left_for_the_leader_which_is_told_of_no_rack_for
     assert held.of(ONE, NEXT, 5 + AGE_S) == FetchSource(NEXT, "b")
 
 
-def test_nobody_is_sent_in_circles() -> None:
+def test_a_preferred_broker_that_names_another_sends_the_reader_to_the_leader() -> None:
     held = replicas()
     held.prefer(ONE, NEAR, 0)
     held.prefer(ONE, NEXT, 0)

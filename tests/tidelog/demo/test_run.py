@@ -58,7 +58,7 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
     assert re.search(r"[\d,]+ PUTs", ran.stdout)
     labels = [line.split("  ")[0] for line in ran.stderr.splitlines() if line]
     assert labels == ["rows", "broker", "produce", "kill -9", "broker", "removed"], "no dependency says anything"
-    assert "records/s" not in ran.stderr, "how fast it was is told in one place"
+    assert "records/s" not in ran.stderr, "the speed is printed in one place"
     assert "UA  United Air Lines" in ran.stdout
     assert not re.search(r"[ \t]$", ran.stdout + ran.stderr, re.MULTILINE)
     assert "\x1b" not in ran.stdout + ran.stderr, "colours and bars are for terminals"

@@ -38,7 +38,7 @@ def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monk
     assert hours == [{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}]
 
 
-def test_rows_that_are_none_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_rows_of_the_pipeline_are_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SparkFailed, match="the pipeline printed invalid rows") as failed:
         delays_of("{}", tmp_path, monkeypatch)
     assert "--no-spark" in failed.value.hint
@@ -74,7 +74,7 @@ def test_a_pipeline_that_is_ended_on_the_way_leaves_no_process_and_no_file(tmp_p
 
 
 @pytest.mark.slow
-def test_a_pipeline_that_does_not_end_is_ended_and_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_beyond_its_timeout_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_spark, "TIMEOUT_S", 0.0)
     started: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
@@ -90,7 +90,7 @@ def test_a_pipeline_that_does_not_end_is_ended_and_told_by_its_name(monkeypatch:
     assert "`finish`" in failed.value.hint
 
 
-def test_a_chart_that_can_not_be_written_is_told_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_chart_is_refused_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_run, "missing", lambda: "")
     for chart in (tmp_path, tmp_path / "nowhere" / "delays.png"):
         with pytest.raises(InvalidArgument, match="the chart can't be written"):

@@ -112,7 +112,7 @@ def test_leaving_the_client_leaves_the_group(tmp_path: Path) -> None:
     with_group(tmp_path, scenario)
 
 
-def test_who_waits_for_records_while_the_member_is_closed_is_told(tmp_path: Path) -> None:
+def test_a_wait_for_records_is_rejected_when_the_member_is_closed(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("single", group=GROUP) as consumer:
             waiting = asyncio.create_task(consumer.chunk())
@@ -129,9 +129,7 @@ def test_who_waits_for_records_while_the_member_is_closed_is_told(tmp_path: Path
     with_group(tmp_path, scenario)
 
 
-def test_who_closes_while_no_broker_tells_what_topics_there_are_does_not_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_does_not_wait_while_no_broker_answers_for_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         asked = asyncio.Event()
 
@@ -189,7 +187,7 @@ def test_what_was_processed_is_committed_in_the_background_and_never_what_is_in_
         async with log.consume("orders", group=GROUP, auto_commit_interval_ms=10) as consumer:
             async for record in consumer:
                 if record.offset == 4:
-                    while (await committed(log)).get(record.partition) != 4:  # noqa: ASYNC110  # nobody tells of it
+                    while (await committed(log)).get(record.partition) != 4:  # noqa: ASYNC110  # no event shows it
                         await asyncio.sleep(0.01)
                     break
 

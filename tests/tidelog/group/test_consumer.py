@@ -97,15 +97,15 @@ def test_where_it_goes_on_at_the_end_because_its_offset_is_gone_is_committed_bef
             await until(lambda: consumer.positions.get(("orders", 1)) == 10)
             taking.cancel()
         assert (await committed(log))[1] == 10
-        await log.produce("orders", "came while nobody read", partition=1)
+        await log.produce("orders", "came while no member read", partition=1)
         async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
             assert [record.offset for record in await consumer.chunk()] == [10]
 
     with_group(tmp_path, scenario)
 
 
-def test_an_epoch_that_nobody_has_heard_of_says_nothing_of_the_log(tmp_path: Path) -> None:
-    """Of who commits by hand, say: and a leader of before, whose log ends earlier, might answer."""
+def test_a_committed_offset_with_an_unknown_leader_epoch_is_not_reset(tmp_path: Path) -> None:
+    """Such an epoch may come from a commit by hand. A former leader, whose log ends earlier, might answer."""
 
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         await with_a_cut_log(broker, log)
@@ -119,7 +119,7 @@ def test_an_epoch_that_nobody_has_heard_of_says_nothing_of_the_log(tmp_path: Pat
     with_group(tmp_path, scenario)
 
 
-def test_a_member_tells_its_id_and_its_generation(tmp_path: Path) -> None:
+def test_a_consumer_has_the_id_and_generation_of_its_member(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, client_id="till") as consumer:
             assert (consumer.member_id, consumer.generation) == ("", -1)
@@ -416,7 +416,7 @@ def test_a_caller_that_never_awaits_leaves_time_for_heartbeats(tmp_path: Path) -
     with_group(tmp_path, scenario)
 
 
-def test_a_callback_whose_own_work_is_cancelled_is_told_and_the_member_leaves(tmp_path: Path) -> None:
+def test_a_callback_whose_own_work_is_cancelled_raises_and_the_member_leaves(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async def wait(_: object) -> None:
             working = asyncio.ensure_future(asyncio.Event().wait())

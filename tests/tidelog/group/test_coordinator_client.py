@@ -83,7 +83,7 @@ def test_a_member_joins_syncs_beats_commits_and_leaves(tmp_path: Path) -> None:
     with_calls(tmp_path, scenario)
 
 
-def test_each_offset_that_is_refused_or_can_not_be_told_is_named(tmp_path: Path) -> None:
+def test_offsets_that_cannot_be_committed_or_fetched_have_an_error_each(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         offsets = {("orders", 0): Offset(7), ("orders", 9): Offset(7), ("nothing", 0): Offset(7)}
         refused = await calls.commit("g", NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets)
@@ -116,16 +116,14 @@ def test_the_coordinator_is_asked_for_once_until_it_refuses(tmp_path: Path) -> N
     with_calls(tmp_path, scenario)
 
 
-def test_a_coordinator_that_has_too_many_calls_is_asked_again_and_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_throttling_coordinator_is_asked_again_and_no_other_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         at = await member(calls)
         asked, ways = count_questions(connection), list[str]()
         ask_once = connection.ask_once
 
         async def busy(ask: Any, **arguments: Any) -> Any:
-            """Twice, as gRPC tells it where a call was not taken up in time."""
+            """Fails twice, as gRPC does where a call was not taken up in time."""
             ways.append(arguments["at"])
             if len(ways) % 3:
                 ended = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), "CANCELLED")
@@ -158,7 +156,7 @@ def test_a_coordinator_that_can_not_be_connected_is_reached_through_another_brok
     with_calls(tmp_path, scenario)
 
 
-def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_one_has_come(
+def test_a_join_that_waits_at_a_former_coordinator_ends_once_there_is_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.group.coordinator_client.COORDINATOR_CHECK_S", 0.02)
@@ -176,7 +174,7 @@ def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_on
     with_calls(tmp_path, scenario)
 
 
-def test_a_commit_whose_answer_is_lost_is_repeated_and_one_that_nobody_answers_is_of_unknown_outcome(tmp_path: Path) -> None:
+def test_a_commit_whose_answer_is_lost_is_repeated_and_ends_as_outcome_unknown(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         at = await member(calls)
         lost = lose_answers(connection, 1)
@@ -223,7 +221,7 @@ def coordinated_by(connection: Connection, address: str) -> None:
 
 
 def lose_answers(connection: Connection, count: int) -> list[str]:
-    """Of calls that write: so many happen, and nobody hears of it."""
+    """Lets `count` calls that write succeed, and loses their answers."""
     lost: list[str] = []
     ask_once = connection.ask_once
 

@@ -91,7 +91,7 @@ def test_what_the_caller_has_committed_ahead_of_what_is_processed_does_not_go_ba
     hand = positions.hand
     assert hand is not None
     hand.next_offset = 14
-    assert positions.due() == {}, "of the record in hand nobody has said that it is done"
+    assert positions.due() == {}, "the program has not finished the record in hand"
     positions.hand_is_processed()
     assert positions.due() == {P0: Offset(14, 7, "id")}
 
@@ -128,7 +128,7 @@ def test_a_partition_that_is_dropped_is_not_committed_and_its_chunk_ends() -> No
     assert P0 not in positions
 
 
-def test_an_answer_for_the_topic_of_before_says_nothing_of_the_one_that_was_made_after_it() -> None:
+def test_an_answer_for_a_deleted_topic_does_not_count_for_its_successor() -> None:
     positions = positions_at(10)
     positions.drop([P0])
     positions.begin(P0, "new", 0, committed=None)

@@ -76,7 +76,7 @@ def test_records_go_to_the_leader_of_their_partition_and_are_read_there() -> Non
     with_two_brokers(test)
 
 
-def test_a_leader_that_moved_and_forwards_is_told_apart_by_the_epoch_of_its_acknowledgement(
+def test_a_former_leader_that_forwards_is_recognised_by_the_epoch_of_its_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
@@ -139,7 +139,7 @@ def test_a_slow_leader_that_leads_still_is_left_alone() -> None:
     with_two_brokers(test)
 
 
-def test_what_is_not_numbered_is_told_as_unknown_when_its_leader_hangs() -> None:
+def test_a_record_without_a_sequence_is_outcome_unknown_when_its_leader_hangs() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect(a.address, **quick(acks="none")) as log:
             await log.produce("orders", 0, partition=1)
@@ -262,7 +262,7 @@ def test_what_is_forwarded_to_a_leader_that_is_gone_holds_up_nothing_of_the_brok
     with_two_brokers(test)
 
 
-def test_who_looks_for_the_leaders_waits_for_none_to_tell_its_offsets() -> None:
+def test_a_lookup_of_leaders_does_not_wait_for_their_offsets() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         a.bounds_reported.clear()
         async with tidelog.connect(a.address, **quick()) as log:
@@ -272,7 +272,7 @@ def test_who_looks_for_the_leaders_waits_for_none_to_tell_its_offsets() -> None:
     with_two_brokers(test)
 
 
-def test_what_nobody_leads_holds_up_nothing_of_the_broker_that_waits_for_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_without_a_leader_does_not_delay_others_at_the_broker_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
 
     async def test(a: SmallBroker, b: SmallBroker) -> None:
@@ -338,14 +338,14 @@ def test_who_waits_for_a_leader_asks_for_the_next_one_long_before_a_leader_count
 # ── leader epochs ──
 
 
-def test_a_leader_of_before_tells_nobody_an_end_of_before() -> None:
+def test_an_end_offset_of_a_former_leader_is_not_accepted() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect(a.address, **quick()) as log:
             await log.produce("orders", 0, partition=0)
             a.leader_epochs["orders", 0] = 4
             assert (await log.offsets("orders"))[0].high_watermark == 1
             held = a.partitions.pop(("orders", 0))
-            a.leader_epochs["orders", 0] = 3  # this is a broker now that did not hear of the fourth leader, nor of its records
+            a.leader_epochs["orders", 0] = 3  # the broker is now behind: it did not hear of the fourth leader, nor of its records
             asked: list[str] = []
             a.before_call = b.before_call = asked.append
             ends = asyncio.ensure_future(log.offsets("orders"))
@@ -364,7 +364,7 @@ def test_a_reader_names_the_epoch_that_it_knows_and_learns_a_newer_one() -> None
             await log.produce("orders", 0, partition=0)
             async with log.consume("orders", partitions=[0]) as consumer:
                 assert [record.json() for record in await consumer.chunk()] == [0]
-                a.leader_epochs["orders", 0] = 7  # the same broker, elected anew
+                a.leader_epochs["orders", 0] = 7  # the same broker, elected again
                 await log.produce("orders", 1, partition=0)
                 assert [record.json() for record in await consumer.chunk()] == [1]
                 assert log._connection.epochs.newest(a.topics["orders"].id, 0) == 7
@@ -375,7 +375,7 @@ def test_a_reader_names_the_epoch_that_it_knows_and_learns_a_newer_one() -> None
 # ── topics that are made again ──
 
 
-def test_what_was_on_its_way_to_a_topic_that_is_made_again_is_in_the_old_one_or_in_the_new_one_as_it_is_told() -> None:
+def test_records_of_a_producer_go_to_a_recreated_topic_under_a_new_producer_id() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect(a.address, **quick(linger_ms=0, topic_age_ms_max=60_000)) as log:
             first = await log.produce("orders", "before", partition=0)
@@ -383,16 +383,16 @@ def test_what_was_on_its_way_to_a_topic_that_is_made_again_is_in_the_old_one_or_
             a.create_topic("orders", PARTITIONS)
             ids = a.producer_ids + b.producer_ids
             assert first.offset == 0
-            # Nobody has told the producer: the broker does, since the append names the old topic.
+            # The producer learns it from the broker, since the append names the old topic.
             assert (await log.produce("orders", "after", partition=0)).offset == 0
-            assert a.producer_ids + b.producer_ids == ids + 1, "sequences begin anew"
+            assert a.producer_ids + b.producer_ids == ids + 1, "sequences restart"
             assert list(dict.fromkeys(request.appends[0].topic_id for request in a.requests)) == [f"{1:032x}", f"{2:032x}"]
         assert a.partitions["orders", 0].values() == [b"after"]
 
     with_two_brokers(test)
 
 
-def test_topics_that_are_made_again_under_load_hold_each_acknowledged_record_where_it_was_told() -> None:
+def test_topics_recreated_under_load_hold_each_acknowledged_record_once() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         held: list[list[bytes | None]] = []
         async with tidelog.connect(a.address, **quick(topic_age_ms_max=60_000)) as log:

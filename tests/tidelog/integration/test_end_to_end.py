@@ -108,7 +108,7 @@ def test_each_kind_of_acknowledgement(tidelog_broker: BrokerProcess) -> None:
         assert [record.text() for record in log.consume("e2e-acks", follow=False)] == ["leader", "none", "all"]
 
 
-def test_a_topic_that_is_made_anew_takes_records_of_a_producer_that_wrote_to_the_old_one(tidelog_broker: BrokerProcess) -> None:
+def test_a_recreated_topic_takes_records_of_a_producer_that_wrote_to_the_old_one(tidelog_broker: BrokerProcess) -> None:
     with tidelog.connect_sync(tidelog_broker.http_url, retry_pause_ms=5) as log:
         for _ in range(2):
             log.topics.create("e2e-again", partitions=1)
@@ -135,7 +135,7 @@ def test_a_broker_with_small_limits_is_fed_and_says_early_what_it_does_not_take(
         broker.stop()
 
 
-def test_a_topic_that_grows_is_made_anew_and_shrinks_takes_records_all_the_while(tidelog_broker: BrokerProcess) -> None:
+def test_a_topic_takes_records_after_it_grows_and_after_it_is_recreated_smaller(tidelog_broker: BrokerProcess) -> None:
     with tidelog.connect_sync(tidelog_broker.http_url, retry_pause_ms=5, retry_pause_ms_max=20, topic_age_ms_max=50) as log:
         log.topics.create("e2e-grows", partitions=1)
         assert log.produce("e2e-grows", 1, partition=0).offset == 0

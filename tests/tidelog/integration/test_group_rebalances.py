@@ -25,13 +25,13 @@ def test_a_partition_goes_to_another_member_when_its_caller_has_asked_for_more(t
         await log.produce_many("orders", numbered(range(RECORDS, 90)))
         revoked: list[TopicPartitionName] = []
 
-        async def tell(partitions: list[TopicPartitionName]) -> None:
+        async def note_revoked(partitions: list[TopicPartitionName]) -> None:
             assert await one.committed(*partitions) == {partition: at[partition] for partition in partitions}
             revoked.extend(partitions)
 
         async with (
             connected(broker) as other,
-            log.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS, on_revoked=tell) as one,
+            log.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS, on_revoked=note_revoked) as one,
             other.consume("orders", group=GROUP, heartbeat_interval_ms=QUICK_BEATS) as two,
         ):
             at: dict[TopicPartitionName, int] = {}
@@ -161,7 +161,7 @@ def test_partitions_that_are_added_are_assigned_and_read_from_their_start(tmp_pa
     with_group(tmp_path, scenario, topic_age_ms_max=50)
 
 
-def test_a_topic_that_is_made_again_is_read_anew_and_no_offset_of_the_old_one_counts(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_read_from_its_start_and_old_offsets_do_not_count(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("single", group=GROUP, auto_commit_interval_ms=20) as consumer:
             await log.produce_many("single", range(10))
@@ -176,7 +176,7 @@ def test_a_topic_that_is_made_again_is_read_anew_and_no_offset_of_the_old_one_co
     with_group(tmp_path, scenario, topic_age_ms_max=50)
 
 
-def test_a_static_member_that_restarts_in_time_reads_on_and_nobody_else_hears_of_it(tmp_path: Path) -> None:
+def test_a_static_member_that_restarts_in_time_reads_on_without_a_rebalance(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, instance_id="i1") as consumer:
             await take(consumer, RECORDS)

@@ -58,7 +58,7 @@ class Flow:
         return len(set(self.handed)) == self.written
 
 
-def test_while_members_come_and_go_and_nobody_fails_each_record_is_handed_out_once_and_in_order(tmp_path: Path) -> None:
+def test_each_record_is_delivered_once_and_in_order_while_members_join_and_leave(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         flow = Flow(cluster)
         turns = 0
@@ -104,7 +104,7 @@ def test_when_the_groups_coordinator_goes_its_members_read_on_and_nothing_is_ski
                 await until(lambda: len(flow.handed) > 200)
                 before = (await log.groups.describe(GROUP)).coordinator
                 await log.drain_broker(before)
-                while (await log.groups.describe(GROUP)).coordinator == before:  # noqa: ASYNC110  # the cluster tells nobody
+                while (await log.groups.describe(GROUP)).coordinator == before:  # noqa: ASYNC110  # no event shows it
                     await asyncio.sleep(0.05)
                 count = len(flow.handed)
                 await until(lambda: len(flow.handed) > count + 500)

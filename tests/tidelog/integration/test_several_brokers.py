@@ -32,7 +32,7 @@ async def leaders_of(log: tidelog.Client, topic: str) -> list[str]:
 async def drain(log: tidelog.Client, broker_id: str, topic: str) -> None:
     """Returns when the others lead all of the topic."""
     await log.drain_broker(broker_id)
-    while {"", broker_id} & set(await leaders_of(log, topic)):  # noqa: ASYNC110  # the cluster tells nobody
+    while {"", broker_id} & set(await leaders_of(log, topic)):  # noqa: ASYNC110  # no event shows it
         await asyncio.sleep(0.05)
 
 

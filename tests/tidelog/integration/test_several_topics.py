@@ -66,7 +66,7 @@ def test_what_no_topic_matches_yet_is_waited_for_and_up_to_the_end_there_is_noth
     with_records(test, topic_age_ms_max=30, fetch_wait_ms_max=20)
 
 
-def test_a_topic_of_a_pattern_that_is_deleted_is_left_out_and_read_anew_when_it_is_made_again() -> None:
+def test_a_deleted_topic_of_a_pattern_is_left_out_and_read_from_its_start_once_recreated() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         broker.create_topic("orders-eu", 1)
         async with log.consume(re.compile("orders.*")) as consumer:

@@ -1,4 +1,4 @@
-"""A broker that is cut off from etcd goes on answering who leads, from what it was told last. Clients find the next one anyway."""
+"""A broker that is cut off from etcd goes on answering who leads, from its last metadata. Clients find the next leader anyway."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def a_cut_off_from_etcd_while_b_leads() -> AsyncIterator[tuple[SmallBroker
         yield a, b, c
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["it_refuses_what_it_does_not_lead", "it_waits_for_the_leader_of_before"])
+@pytest.mark.parametrize("waits", [False, True], ids=["it_refuses_what_it_does_not_lead", "it_waits_for_the_former_leader"])
 def test_a_producer_finds_the_next_leader_though_the_first_broker_names_the_dead_one(waits: bool) -> None:
     async def test() -> None:
         async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
@@ -61,7 +61,7 @@ def test_a_reader_finds_the_next_leader_though_the_first_broker_names_the_dead_o
     asyncio.run(test())
 
 
-def test_a_broker_that_tells_that_it_has_long_heard_nothing_of_etcd_is_asked_behind_the_others() -> None:
+def test_a_broker_that_reports_old_metadata_is_asked_after_the_others() -> None:
     async def test() -> None:
         async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
             a.metadata_age_ms = 60_000

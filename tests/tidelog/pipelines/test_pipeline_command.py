@@ -42,7 +42,7 @@ def test_every_pipeline_takes_a_bucket_and_a_topic_and_those_that_can_a_stream(p
         (rolling_delays.PIPELINE, ["--bucket", "file:///b", "--checkpoint", "d"], 2, "say where to, by --into DIR"),
     ],
 )
-def test_bad_usage_is_told_before_spark_is_started(
+def test_bad_usage_is_reported_before_spark_is_started(
     pipeline: Pipeline, arguments: Sequence[str], code: int, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "--checkpoint" in arguments:

@@ -84,7 +84,7 @@ def test_a_stream_of_flights_in_order_writes_what_a_batch_shows(spark: SparkSess
     assert stream.written() == expected
 
 
-def test_what_the_source_says_is_told_without_the_traceback_that_spark_puts_round_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_the_source_is_shown_without_the_traceback_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     bucket = Bucket(tmp_path / "bucket")
     arguments = parser(rolling_delays.PIPELINE).parse_args(["--bucket", bucket.url, "--topic", "nowhere"])
     with pytest.raises(Exception, match="nowhere") as caught:

@@ -1,4 +1,4 @@
-"""The recipes, each on a few rows whose result can be reckoned by hand."""
+"""The recipes, each on a few rows whose result can be computed by hand."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_delays_are_added_up_by_carrier_and_hour_and_then_by_the_hour_of_the_day
     assert rows(by_hour_of_day(hourly)) == [(5, 5, 4, 122, 2), (6, 1, 1, 20, 1)]
 
 
-def test_the_chart_is_told_the_days_of_its_flights_by_the_clocks_of_new_york_and_the_table_stays_as_it_was(
+def test_the_chart_gets_the_days_of_its_flights_in_new_york_time_and_the_table_is_unchanged(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn: list[Drawn] = []
@@ -178,7 +178,7 @@ def test_of_each_key_the_newest_record_stays_unless_it_is_a_tombstone_compacted_
         (0, 4, 4, b"b", None),
         (0, 5, 5, b"c", None),
         (0, 6, 6, b"c", b""),
-        (1, 0, 5, b"d", b"d of before the partitions were added"),
+        (1, 0, 5, b"d", b"d before the partitions were added"),
         (2, 0, 6, b"d", b"d"),
     ]
     expected = [(b"a", b"a3"), (b"c", b""), (b"d", b"d")]
@@ -188,7 +188,7 @@ def test_of_each_key_the_newest_record_stays_unless_it_is_a_tombstone_compacted_
         assert [(bytes(key), bytes(value)) for key, value in sorted(read.select("key", "value").collect())] == expected
 
 
-def test_hot_keys_and_uneven_partitions_are_told_by_records_and_bytes(spark: SparkSession) -> None:
+def test_hot_keys_and_partition_skew_are_computed_by_records_and_bytes(spark: SparkSession) -> None:
     read = sized(
         keyed(
             spark,

@@ -129,7 +129,7 @@ def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledge
     accumulator.lead(queue, B, leader_epoch=4)
     accumulator.lead(queue, B, leader_epoch=4)
     apart = RoutePath(B.address, TAKEOVER)
-    assert queue.way == apart, "however often it is told"
+    assert queue.way == apart, "however often it is repeated"
     first = put(accumulator, queue)
     assert accumulator.take(apart, 0.0, bytes_max=1 << 20) == [first]
     accumulator.refused(first, Unavailable("not yet"), 0.0)
@@ -172,7 +172,7 @@ def test_the_accumulator_returns_the_time_of_the_next_check() -> None:
     assert accumulator.wakes_at_s(A) == 1.01
 
 
-def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_that_wait_for_an_answer_are_not_visited_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
     accumulator = RecordAccumulator(SETTINGS)
     *waiting, other = queues(accumulator, 1_001)
     for queue in waiting:
@@ -265,7 +265,7 @@ def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
     assert accumulator.queue("orders", 1, way=A, topic_id="1").producer == (1, 0), "one id serves all"
 
 
-def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id() -> None:
+def test_a_queue_that_is_recreated_after_it_was_dropped_gets_another_producer_id() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     first, other = (accumulator.queue("orders", partition, way=A, topic_id="1") for partition in range(2))
     accumulator.identify(1, 0)
@@ -281,7 +281,7 @@ def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id
     assert (again.producer, other.producer) == ((2, 0), (1, 0))
 
 
-def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
+def test_abandoned_queues_fail_and_the_others_go_on() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     mine, other = queues(accumulator, 2)
     failed, taken = put(accumulator, mine), put(accumulator, other)
@@ -334,7 +334,7 @@ def test_every_record_is_counted_once_by_what_became_of_it() -> None:
 )
 def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(steps: list[tuple[str, int, int]]) -> None:
     accumulator = RecordAccumulator(SETTINGS)
-    all_lanes = queues(accumulator, 4)
+    all_queues = queues(accumulator, 4)
     wire: list[ProducerBatch] = []
     put_sizes: list[list[int]] = [[], [], [], []]
     acknowledged: list[list[int]] = [[], [], [], []]
@@ -352,7 +352,7 @@ def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(st
     for step, partition, size in steps:
         match step:
             case "put":
-                put(accumulator, all_lanes[partition], size, now_s)
+                put(accumulator, all_queues[partition], size, now_s)
                 put_sizes[partition].append(size)
             case "take":
                 take()

@@ -86,7 +86,7 @@ def test_waiting_has_an_end() -> None:
     with_room(test, timeout_s=0.01)
 
 
-def test_a_close_tells_everybody_who_waits() -> None:
+def test_a_close_raises_an_error_of_its_own_to_every_waiter() -> None:
     async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         waiting = [asyncio.create_task(room.wait(500)) for _ in range(3)]
         await until(lambda: len(room.waiting) == 3)

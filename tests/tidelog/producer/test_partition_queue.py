@@ -156,7 +156,7 @@ def test_behind_a_batch_that_was_rejected_the_next_take_over_its_sequence() -> N
     assert sequences(batches[1:]) == [0, 1]
 
 
-def test_behind_a_batch_of_unknown_outcome_the_next_keep_their_sequences_until_the_broker_tells() -> None:
+def test_batches_behind_one_of_unknown_outcome_keep_their_sequences_until_the_broker_answers() -> None:
     queue = new_queue()
     batches = [add(queue, 0), add(queue, 1, now_s=5.0)]
     send_all(queue)
@@ -194,7 +194,7 @@ def test_what_a_broken_connection_may_still_bring_is_not_sent_again_under_a_new_
     assert (queue.producer, later.base_sequence) == ((7, 1), 0)
 
 
-def test_where_records_are_missing_at_the_broker_a_batch_in_doubt_is_not_told_as_certainly_unwritten() -> None:
+def test_a_doubtful_batch_stays_outcome_unknown_after_an_out_of_order_sequence() -> None:
     queue = new_queue()
     first, second = add(queue, 0), add(queue, 1)
     send_all(queue)
@@ -321,10 +321,10 @@ def test_a_batch_that_is_rejected_after_an_attempt_without_an_answer_may_be_in_t
     assert "may be in the log by an earlier attempt; the last one met: torn" in batch.error.message
 
 
-# ── a topic that is made anew ──
+# ── a topic that is recreated ──
 
 
-def test_in_a_topic_that_is_made_anew_producer_and_sequences_begin_anew() -> None:
+def test_a_recreated_topic_gets_a_new_producer_id_and_sequences_from_zero() -> None:
     queue = new_queue()
     batches = [add(queue, n) for n in range(3)]
     send_all(queue)
@@ -339,7 +339,7 @@ def test_in_a_topic_that_is_made_anew_producer_and_sequences_begin_anew() -> Non
     assert later.base_sequence == 0
 
 
-def test_answers_that_are_awaited_when_a_topic_is_made_anew_count_and_nothing_leaves_before_they_are_in() -> None:
+def test_answers_awaited_when_a_topic_is_recreated_count_and_nothing_is_sent_before_them() -> None:
     queue = new_queue()
     taken, refused, doubtful, later = (add(queue, n) for n in range(4))
     send_all(queue)
@@ -358,7 +358,7 @@ def test_answers_that_are_awaited_when_a_topic_is_made_anew_count_and_nothing_le
     assert sequences([refused, later, closed]) == [0, 1, 2]
 
 
-def test_what_was_rejected_while_a_topic_was_made_anew_fails_as_it_was_rejected() -> None:
+def test_a_batch_rejected_while_its_topic_is_recreated_fails_with_that_error() -> None:
     queue = new_queue()
     rejected, behind = add(queue, 0), add(queue, 1)
     send_all(queue)
@@ -370,18 +370,18 @@ def test_what_was_rejected_while_a_topic_was_made_anew_fails_as_it_was_rejected(
     assert send_all(queue, 1.0) == [behind]
 
 
-def test_without_idempotence_nothing_begins_anew() -> None:
+def test_without_idempotence_a_recreated_topic_needs_no_new_producer_id() -> None:
     queue = new_queue("none")
     batch = add(queue, 0)
     queue.topic_recreated("2", 0.0)
     assert send_all(queue) == [batch]
 
 
-def test_after_it_was_abandoned_a_lane_begins_anew() -> None:
+def test_an_abandoned_queue_needs_a_new_producer_id_and_restarts_its_sequences() -> None:
     queue = new_queue()
     add(queue, 0)
     send_all(queue)
-    queue.abandon(Unavailable("nobody may write here"))
+    queue.abandon(Unavailable("no one may write here"))
     later = add(queue, 1)
     assert send_all(queue) == [], "whether the broker has the one before is not known: its sequences can't go on"
     queue.identify(8, 0)
@@ -414,7 +414,7 @@ def test_what_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> N
     assert not queue.is_overdue(DELIVERY_TIMEOUT_S)
     assert queue.is_overdue(DELIVERY_TIMEOUT_S + ANSWER_GRACE_S)
     queue.acknowledged(batch, 0, DELIVERY_TIMEOUT_S + 1)
-    assert isinstance(batch.error, OutcomeUnknown), "it was told once"
+    assert isinstance(batch.error, OutcomeUnknown), "it was reported once"
     assert queue.is_idle
 
 
@@ -428,7 +428,7 @@ def test_what_was_refused_each_time_is_unavailable() -> None:
     assert "the buffer is full" in str(batch.error)
 
 
-def test_closing_tells_apart_what_may_be_in_the_log() -> None:
+def test_closing_distinguishes_sent_batches_of_unknown_outcome_from_unsent_ones() -> None:
     queue = new_queue()
     sent = add(queue, 0)
     send_all(queue)
@@ -516,7 +516,7 @@ LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "ans
 @settings(max_examples=8 * settings().max_examples, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 5)), max_size=60))
 @example([(step, 0) for step in LATE_BYTES])
-def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
+def test_under_faults_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_reported(steps: list[tuple[str, int]]) -> None:
     queue, broker, wire = new_queue(), ModelBroker(), deque[Request]()
     broken: list[deque[Request]] = []  # connections, with what they may still bring
     batches: list[tuple[ProducerBatch, list[bytes]]] = []
@@ -619,13 +619,13 @@ def test_a_refusal_of_the_broker_itself_ends_the_batch_at_once(acks: AcksName) -
     assert type(batch.error) is TidelogError
 
 
-RESTARTS = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", "break", "made anew", "learn", "wait"]
+RESTARTS = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", "break", "recreated", "learn", "wait"]
 
 
 @pytest.mark.slow
 @settings(max_examples=6 * settings().max_examples, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(RESTARTS), st.integers(0, 3)), max_size=60))
-def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in_order_and_every_batch_its_outcome(
+def test_each_recreated_topic_has_its_records_once_and_in_order_and_each_batch_its_outcome(
     steps: list[tuple[str, int]],
 ) -> None:
     """The queue learns of it at any time later, or when its stream broke: then it asks before it sends again."""
@@ -665,7 +665,7 @@ def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in
             case "wait":
                 now_s += 1.0
                 queue.expire(now_s)
-            case "made anew":
+            case "recreated":
                 brokers.append(ModelBroker())
             case "learn":
                 learn()

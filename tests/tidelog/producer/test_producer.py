@@ -32,7 +32,7 @@ from tidelog.transport.wire_sizes import RECORD_OVERHEAD_BYTES
 pytestmark = pytest.mark.slow
 
 
-def test_an_acknowledgement_tells_where_the_record_is() -> None:
+def test_an_acknowledgement_has_the_partition_offset_and_timestamp_of_its_record() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address) as log:
             acks = [await log.produce("orders", f"v{n}", partition=1, timestamp_ms=1000 + n) for n in range(3)]
@@ -303,7 +303,7 @@ def test_each_who_asks_gets_the_failure_as_an_instance_of_his_own() -> None:
     with_broker(test)
 
 
-def test_whoever_wants_to_be_called_is_called_for_each_record_and_stops_nobody_by_raising() -> None:
+def test_callbacks_are_called_for_each_record_and_their_errors_stop_no_others() -> None:
     async def test(broker: SmallBroker) -> None:
         reported: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
@@ -388,7 +388,7 @@ def test_a_buffer_that_stays_full_is_an_error_in_the_end() -> None:
     with_broker(test)
 
 
-def test_who_waits_for_room_when_the_client_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_room_are_rejected_when_the_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CLOSE_AFTER_ERROR_S", 0.01)
 
     async def test(broker: SmallBroker) -> None:
@@ -543,7 +543,7 @@ def test_a_client_that_is_closed_says_so() -> None:
 # ── leaving ──
 
 
-def test_who_waits_for_an_answer_while_the_client_is_closed_is_told_and_not_cancelled() -> None:
+def test_calls_without_an_answer_raise_errors_and_no_cancellation_when_the_client_closes() -> None:
     """A TaskGroup takes a task that ends by CancelledError for one that has done its work."""
 
     async def test(broker: SmallBroker) -> None:
@@ -576,7 +576,7 @@ def test_leaving_the_block_flushes() -> None:
     with_broker(test)
 
 
-def test_leaving_the_block_raises_a_failure_that_nobody_has_seen() -> None:
+def test_leaving_the_block_raises_a_failure_that_was_not_raised_before() -> None:
     async def test(broker: SmallBroker) -> None:
         broker.before_append = once_each([TooLarge("too large for us")])
         with pytest.raises(TooLarge, match="too large for us"):
@@ -681,7 +681,7 @@ def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> No
 
 
 @pytest.mark.parametrize("reported_every_s", [3600.0, 0.0])
-def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
+def test_an_outage_is_logged_at_its_start_periodically_and_at_its_end(
     reported_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "OUTAGE_LOG_EVERY_S", reported_every_s)

@@ -83,7 +83,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_record_is_there_once_and_in_order_or_its_failure_was_reported(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every other seed, records have so little time that many of them fail."""
     monkeypatch.setattr(partition_queue, "ANSWER_GRACE_S", 0.02)
     chance = random.Random(seed)

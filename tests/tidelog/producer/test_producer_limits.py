@@ -222,9 +222,9 @@ def test_a_record_in_doubt_that_is_too_large_to_be_sent_again_is_of_unknown_outc
     asyncio.run(run())
 
 
-def test_a_broker_that_tells_nothing_gets_what_any_broker_takes() -> None:
+def test_a_broker_that_reports_no_limits_gets_requests_within_the_default_ones() -> None:
     broker = SmallBroker()
-    broker.tells_limits = False
+    broker.reports_limits = False
     assert all(isinstance(outcome, tidelog.Ack) for outcome in asyncio.run(with_limits(broker, [b"x" * 5_000] * 100)))
 
 

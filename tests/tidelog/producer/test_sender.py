@@ -97,7 +97,7 @@ def test_more_calls_than_a_broker_takes_are_tried_again_and_nothing_is_in_doubt(
     asyncio.run(run())
 
 
-def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
+def test_a_delivery_timeout_names_the_call_limit_of_the_broker_as_its_cause() -> None:
     async def run() -> None:
         broker = SmallBroker()
         broker.calls_max = 1
@@ -328,9 +328,7 @@ def test_answers_that_are_overdue_end_the_stream_and_the_next_records_go_over_an
 
 
 @pytest.mark.parametrize("how", ["leaving", "an error", "cancelled"])
-def test_a_client_that_is_left_while_its_broker_stalls_ends_and_tells_each_outcome(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_is_closed_while_its_broker_stalls_settles_each_outcome(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tidelog.client, "CLOSE_AFTER_ERROR_S", 0.05)
 
     async def test(broker: SmallBroker) -> None:

@@ -1,4 +1,4 @@
-"""Topics that change while records are sent: partitions are added, topics deleted and made anew, leaders move."""
+"""Topics that change while records are sent: partitions are added, topics deleted and recreated, leaders move."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def test_a_program_that_names_a_wrong_partition_again_and_again_does_not_ask_the
     with_broker(test)
 
 
-# ── topics are deleted, and made anew ──
+# ── topics are deleted and recreated ──
 
 
-def test_a_topic_that_is_made_anew_takes_records_from_its_beginning_under_a_new_producer_id() -> None:
+def test_a_recreated_topic_takes_records_from_offset_zero_under_a_new_producer_id() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(topic_age_ms_max=20)) as log:
             for n in range(7):
@@ -129,7 +129,7 @@ def test_a_topic_that_is_made_anew_takes_records_from_its_beginning_under_a_new_
     with_broker(test, partitions=2)
 
 
-def test_what_was_in_flight_for_a_topic_that_was_made_anew_fails_and_what_had_not_left_goes_to_the_new_one() -> None:
+def test_in_flight_records_of_a_recreated_topic_fail_and_unsent_ones_go_to_the_new_one() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(linger_ms=10_000)) as log:
             broker.answering.clear()
@@ -167,7 +167,7 @@ def test_what_was_for_partitions_that_the_new_topic_does_not_have_fails_as_unkno
     with_broker(test, partitions=5)
 
 
-def test_who_waited_for_room_while_his_partition_vanished_is_told_and_takes_nothing_with_him() -> None:
+def test_a_send_that_waits_for_room_fails_and_leaks_none_when_its_partition_vanishes() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(buffer_bytes_max=2_000, batch_bytes_max=1_000)) as log:
             broker.answering.clear()
@@ -296,7 +296,7 @@ def test_the_stream_to_a_broker_that_leads_nothing_any_more_ends() -> None:
 # ── the cluster is asked, but not flooded ──
 
 
-def test_while_nobody_answers_one_question_is_asked_for_each_topic() -> None:
+def test_while_no_broker_answers_at_most_one_lookup_of_a_topic_is_pending() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(topic_age_ms_max=1)) as log:
             await log.produce("orders", 0, partition=0)

@@ -76,7 +76,7 @@ def test_batches_are_filled_to_the_least_of_all_limits_and_their_header_counts()
     assert uncompressed.fill_bytes_max == 900 - BATCH_OVERHEAD_BYTES
 
 
-def test_partitions_that_were_added_join_and_the_others_keep_their_lanes() -> None:
+def test_added_partitions_get_queues_and_the_others_keep_theirs() -> None:
     book = Shelf().book
     before = list(book.queues)
     book.take_route(route(5), 1.0)
@@ -85,7 +85,7 @@ def test_partitions_that_were_added_join_and_the_others_keep_their_lanes() -> No
     assert (book.learnt_s, book.learn_again_s) == (1.0, 31.0)
 
 
-def test_lanes_follow_a_newer_leader_and_not_an_older_one() -> None:
+def test_queues_follow_a_newer_leader_and_not_an_older_one() -> None:
     book = Shelf().book
     book.take_route(route(3, leader=B, epoch=4), 0.0)
     assert {queue.next_way.address for queue in book.queues} == {B}
@@ -96,7 +96,7 @@ def test_lanes_follow_a_newer_leader_and_not_an_older_one() -> None:
     assert {queue.next_way.address for queue in book.queues} == {A}, "another topic counts its epochs from the beginning"
 
 
-def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails() -> None:
+def test_surplus_partitions_of_a_topic_recreated_with_fewer_fail() -> None:
     shelf = Shelf()
     shelf.accumulator.identify(7, 0)
     waiting, on_wire = shelf.put(shelf.book.queues[1]), shelf.put(shelf.book.queues[2])
@@ -109,7 +109,7 @@ def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails()
     assert isinstance(later.error, UnknownPartition)
     assert shelf.accumulator.buffered_bytes == 0
     assert shelf.accumulator.ways == []
-    assert [queue.producer for queue in shelf.book.queues] == [None], "it begins anew there"
+    assert [queue.producer for queue in shelf.book.queues] == [None], "the producer is new there"
 
 
 def test_a_route_of_a_broker_that_has_not_heard_of_new_partitions_drops_none_of_their_records() -> None:

@@ -1,4 +1,4 @@
-"""A broker as a child process, and what is told when it does not start."""
+"""A broker as a child process, and the error when it does not start."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_a_broker_that_was_stopped_leaves_nothing_open_and_starts_again(tmp_path
             assert output.closed
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody else may bind what is kept")
-def test_while_it_is_down_its_ports_are_given_to_nobody_and_it_comes_back_there(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no other socket may bind what is kept")
+def test_its_ports_stay_reserved_while_it_is_down_and_it_restarts_on_them(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         broker.start()
         addresses = [broker.http_address, broker.grpc_address]
@@ -39,7 +39,7 @@ def test_while_it_is_down_its_ports_are_given_to_nobody_and_it_comes_back_there(
         assert [broker.http_address, broker.grpc_address] == addresses
 
 
-def test_a_broker_that_does_not_start_is_told_in_its_own_words_and_not_in_those_of_earlier_ones(tmp_path: Path) -> None:
+def test_a_failed_start_is_reported_from_its_own_log_and_not_from_that_of_earlier_processes(tmp_path: Path) -> None:
     (tmp_path / "broker.log").write_text("words of an earlier process\n")
     with BrokerProcess(tmp_path, flags=["--lingerms", "5"]) as broker, pytest.raises(Unavailable) as refused:
         broker.start()
@@ -50,7 +50,7 @@ def test_a_broker_that_does_not_start_is_told_in_its_own_words_and_not_in_those_
 def test_the_fixture_that_users_get_is_a_broker_that_may_be_killed_and_started_again(
     broker_of_users: BrokerProcess, pytestconfig: pytest.Config
 ) -> None:
-    assert pytestconfig.pluginmanager.has_plugin("tidelog"), "whoever installs Tidelog has it"
+    assert pytestconfig.pluginmanager.has_plugin("tidelog"), "it is installed with Tidelog"
     with tidelog.connect_sync(broker_of_users.http_url, retry_pause_ms_max=100) as log:
         log.topics.create("orders", partitions=1)
         log.produce("orders", "before")

@@ -102,12 +102,14 @@ def test_the_cluster_is_read_over_http_with_fields_that_we_do_not_know_left_out(
         (503, b"", Unavailable),
     ],
 )
-def test_what_does_not_answer_as_a_broker_is_told_so(status: int, body: bytes, kind: type[Exception]) -> None:
+def test_an_endpoint_that_does_not_answer_as_a_broker_is_reported_with_its_address(
+    status: int, body: bytes, kind: type[Exception]
+) -> None:
     with answering(status, body) as address, pytest.raises(kind, match=f"127.0.0.1:{address.port}"):
         asyncio.run(cluster_over_http(address, timeout_s=60))
 
 
-def test_an_http_port_that_is_taken_for_grpc_is_told_so() -> None:
+def test_an_http_port_in_a_grpc_address_is_rejected_with_the_right_address() -> None:
     async def run(address: Address) -> None:
         async with tidelog.connect(f"grpc://{address.host_port}"):
             pass
@@ -117,7 +119,7 @@ def test_an_http_port_that_is_taken_for_grpc_is_told_so() -> None:
     assert f"http://{address.host_port}" in raised.value.hint
 
 
-def test_a_grpc_port_that_is_taken_for_http_is_told_so_without_its_bytes() -> None:
+def test_a_grpc_port_in_an_http_address_is_rejected_without_its_raw_bytes() -> None:
     async def run() -> None:
         async with running(SmallBroker()) as broker:
             await cluster_over_http(Address("http", "127.0.0.1", broker.port), timeout_s=60)

@@ -63,7 +63,7 @@ def test_so_is_one_that_nothing_was_asked_of_for_long(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_where_nobody_listens_there_is_no_connection_and_where_a_broker_does_there_is() -> None:
+def test_a_connection_needs_a_listening_broker() -> None:
     async def test(opened: Channels) -> None:
         unreachable = f"127.0.0.1:{free_port()}"
         with pytest.raises(Unavailable, match="can't connect"):

@@ -91,7 +91,7 @@ def test_an_attempt_that_the_deadline_cut_short_does_not_hide_what_a_broker_has_
 
 
 def test_a_change_is_not_tried_in_less_time_than_brokers_take_to_say_that_they_can_not() -> None:
-    """Cut short, nobody would know what it wrote, though all of them had said that they wrote nothing."""
+    """Cut short, its outcome would be unknown, though all brokers had said that they wrote nothing."""
 
     async def test(broker: SmallBroker, connection: Connection) -> None:
         given_s: list[float] = []
@@ -153,7 +153,7 @@ def test_a_change_does_not_go_to_a_third_broker_in_less_time_than_two_have_taken
     with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
 
 
-def test_a_broker_that_kept_silent_as_long_as_it_should_not_is_told_of_whatever_it_said_before() -> None:
+def test_a_timeout_is_reported_as_silence_whatever_the_broker_answered_before() -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
         said = [Throttled("full", retry_after_s=0.001), SILENCE]
 
@@ -230,7 +230,7 @@ def test_many_who_look_for_the_cluster_at_the_same_time_ask_for_it_once(is_away:
         assert asked == ["GetCluster"]
         with suppress(Unavailable):
             await connection.open()
-        assert asked == ["GetCluster"] * 2, "who comes later asks anew"
+        assert asked == ["GetCluster"] * 2, "a later caller asks again"
 
     with_connection(test, settings_from(quick()))
 
@@ -255,9 +255,9 @@ def test_limits_are_remembered_by_address_and_forgotten_with_the_broker() -> Non
         await connection.route("orders", fresh=True)
         assert connection.limits(address).request_bytes_max == 5_000
         assert connection.limits("another:9090") == DEFAULT_LIMITS
-        broker.tells_limits = False
+        broker.reports_limits = False
         await connection.cluster()
-        assert connection.limits(address).request_bytes_max == 5_000, "what was told stays where nothing newer is"
+        assert connection.limits(address).request_bytes_max == 5_000, "known limits stay where nothing newer is"
 
     with_connection(test, settings_from(quick()))
 
@@ -275,7 +275,7 @@ def test_only_routes_that_are_not_too_old_are_kept() -> None:
     with_connection(test, settings_from(quick(topic_age_ms_max=10)))
 
 
-def test_a_topic_that_this_client_changes_is_asked_about_anew() -> None:
+def test_the_route_of_a_topic_that_this_client_changes_is_looked_up_again() -> None:
     async def run() -> None:
         broker = SmallBroker()
         async with running(broker), asyncio.timeout(60), tidelog.connect(broker.address) as log:
@@ -289,7 +289,7 @@ def test_a_topic_that_this_client_changes_is_asked_about_anew() -> None:
 
 
 def test_a_broker_that_knows_of_none_while_all_are_restarted_does_not_make_us_forget_them() -> None:
-    """Their leases have ended. Who was given an HTTP address only would have nobody left to ask."""
+    """Their leases have ended. A client with an HTTP address only would have no broker left to ask."""
     connection = Connection(["http://127.0.0.1:8080"], ClientSettings())
     b1 = admin_pb2.Broker(broker_id="b1", http_address="127.0.0.1:8080", grpc_address="127.0.0.1:9090")
     connection._learn_cluster(admin_pb2.ClusterDescription(brokers=[b1]), parse_address("http://127.0.0.1:8080"))

@@ -1,4 +1,4 @@
-"""Who a client is to the brokers, and which brokers it believes: over both doors, and told clearly where something is wrong."""
+"""Who a client is to the brokers, and which brokers it believes: over both listeners, and with clear errors."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def test_a_client_produces_and_consumes_over_tls_wherever_it_begins(tmp_path: Pa
     with_tls_cluster(tmp_path, scenario, count=2)
 
 
-def test_what_is_wrong_with_tls_is_told_at_either_door(tmp_path: Path) -> None:
+def test_faults_of_tls_are_reported_with_their_cause_and_remedy_at_either_listener(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
-        outsiders = make_certificates(tmp_path / "strangers")
+        outsiders = make_certificates(tmp_path / "outsiders")
         foreign = {"cert_file": outsiders.client_cert, "key_file": outsiders.client_key}
         ended = dict(zip(("cert_file", "key_file"), (tmp_path / "ended.pem", tmp_path / "ended-key.pem"), strict=True))
         for path, pem in zip(ended.values(), served.authority.sign("client", ended=True), strict=True):
@@ -121,7 +121,7 @@ async def put(served: TlsCluster, pair: tuple[bytes, bytes]) -> None:
     assert await served.broker.tls.reload()
 
 
-def test_a_broker_without_tls_is_told_from_one_with_it() -> None:
+def test_a_broker_without_tls_is_reported_as_such_to_a_client_with_it() -> None:
     async def main() -> None:
         async with running(SmallBroker("b1")) as broker:
             for url in (f"grpcs://{broker.host_port}", f"https://{broker.host_port}"):
@@ -161,7 +161,7 @@ def test_a_client_takes_up_new_files_for_its_next_connections(tmp_path: Path, mo
 
 
 class Endpoint:
-    """Something that speaks HTTP, and notes what it is told."""
+    """Something that speaks HTTP, and notes the credentials that it receives."""
 
     def __init__(self, status: int = 200, location: str = "", body: bytes = b"{}") -> None:
         self.reported: list[str | None] = []
@@ -259,7 +259,7 @@ def test_a_broker_that_the_key_is_not_sent_to_fails_its_own_records_alone() -> N
 
 
 @pytest.mark.parametrize("with_one_that_is_away", [False, True])
-def test_who_is_let_in_at_no_address_is_told_so_and_not_that_nobody_answers(with_one_that_is_away: bool) -> None:
+def test_a_client_denied_at_every_address_gets_not_authorized_and_not_unavailable(with_one_that_is_away: bool) -> None:
     def denied(method: str) -> None:
         raise NotAuthorized("the key is revoked")
 
@@ -284,7 +284,7 @@ def test_a_key_does_not_follow_a_redirect() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_who_is_not_let_in_is_told_what_the_broker_says(status: int) -> None:
+def test_a_refusal_over_http_keeps_the_detail_and_hint_of_the_broker(status: int) -> None:
     body = b'{"code": "UNAUTHENTICATED", "detail": "the API key was revoked", "hint": "Ask for another."}'
     with Endpoint(status, body=body).open() as endpoint:
         error = ask(endpoint, ClientSettings(api_key=KEY))
@@ -293,7 +293,7 @@ def test_who_is_not_let_in_is_told_what_the_broker_says(status: int) -> None:
         assert error.hint == "Ask for another."
 
 
-def test_a_broker_that_wants_to_know_who_asks_takes_a_key_over_tls_at_either_door(tmp_path: Path) -> None:
+def test_a_broker_with_authentication_accepts_a_key_over_tls_at_either_listener(tmp_path: Path) -> None:
     made = make_certificates(tmp_path / "certificates")
     key = tmp_path / "key"
     key.write_text(f"tlk_{'0' * 16}_{'a' * 64}\n")

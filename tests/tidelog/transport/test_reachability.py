@@ -66,7 +66,7 @@ def test_a_detour_stays_while_it_works_and_is_another_when_it_does_not() -> None
     assert met.way_to(A, [A, B, C]) == B, "it may be slow because the leader is"
     met.can_not_connect(B, 3.0)
     assert met.way_to(A, [A, B, C]) == C
-    assert met.way_to(A, [A, B]) == A, "there is nobody else"
+    assert met.way_to(A, [A, B]) == A, "there is no other broker"
 
 
 def test_nothing_is_remembered_of_brokers_that_are_gone() -> None:

@@ -1,4 +1,4 @@
-"""What fails again and again is told once it lasts, and no more often than it helps."""
+"""A repeated failure is logged once it lasts, and then at intervals."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def fails(trouble: OutageLog, clock: Clock, for_s: float, every_s: float = 1.0) 
         clock.now_s += every_s
 
 
-def test_what_passes_soon_is_not_told(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_outage_is_not_logged(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(20):
         fails(trouble, clock, LOG_AFTER_S)
         trouble.over("group g")
     assert not caplog.messages
 
 
-def test_what_lasts_is_told_now_and_then_and_its_end_as_well(
+def test_a_long_outage_is_logged_periodically_and_at_its_end(
     trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails(trouble, clock, LOG_AFTER_S + 2 * LOG_EVERY_S)
@@ -57,7 +57,7 @@ def test_a_single_attempt_counts_from_its_beginning(trouble: OutageLog, clock: C
     assert caplog.messages == ["group g: for 30 s now: etcd is away; trying again"]
 
 
-def test_two_failures_with_nobody_trying_between_them_are_two(
+def test_two_failures_without_an_attempt_between_them_are_two_outages(
     trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)

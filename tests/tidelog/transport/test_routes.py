@@ -1,4 +1,4 @@
-"""What a cluster tells of a topic, as a route to its partitions."""
+"""What a cluster reports of a topic, as a route to its partitions."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_each_partition_is_led_at_an_address_and_an_epoch() -> None:
     assert (route.name, route.topic_id, route.partition_count, route.learnt_s) == ("orders", "7", 3, 1.5)
 
 
-def test_where_nobody_leads_or_nobody_knows_who_anyone_is_asked() -> None:
+def test_a_partition_without_a_known_leader_is_routed_to_any_broker() -> None:
     reported = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
     route = route_from(reported, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
     assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH, NEXT_LEADER),) * 3
 
 
-def test_a_leader_of_before_counts_as_not_known() -> None:
+def test_a_former_leader_counts_as_unknown() -> None:
     epochs = LeaderEpochs()
     epochs.note("7", 1, 5)
     reported = topic(state(0, "a", 4), state(1, "a", 4), state(2, "a", 4))
@@ -67,7 +67,7 @@ def test_a_leader_that_is_reached_through_another_is_asked_about_again_soon() ->
     assert direct.age_s_max(60.0) == 60.0
 
 
-def test_the_newest_epoch_of_each_partition_is_kept_and_a_refusal_tells_it_too() -> None:
+def test_the_newest_epoch_of_each_partition_is_kept_also_from_a_refusal() -> None:
     epochs = LeaderEpochs()
     assert epochs.newest("7", 0) == NO_LEADER_EPOCH
     assert epochs.note("7", 0, 0)
@@ -76,7 +76,7 @@ def test_the_newest_epoch_of_each_partition_is_kept_and_a_refusal_tells_it_too()
     assert not epochs.note("7", 0, 2)
     epochs.heed("7", 0, FencedLeaderEpoch("another leads", leader_epoch=6))
     epochs.heed("7", 0, NotLeader("of another kind", leader_epoch=9))
-    epochs.heed("7", 1, FencedLeaderEpoch("who tells no number"))
+    epochs.heed("7", 1, FencedLeaderEpoch("without a number"))
     assert [epochs.newest("7", 0), epochs.newest("7", 1), epochs.newest("8", 0)] == [6, NO_LEADER_EPOCH, NO_LEADER_EPOCH]
 
 
@@ -112,7 +112,7 @@ def test_a_broker_that_takes_next_to_nothing_takes_no_batch() -> None:
     assert BrokerLimits(request_bytes_max=10).batch_bytes_max == 0
 
 
-def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
+def test_limits_that_a_broker_does_not_report_have_their_defaults() -> None:
     assert limits_from(admin_pb2.Broker()) is None
     assert limits_from(admin_pb2.Broker(limits=admin_pb2.BrokerLimits())) == DEFAULT_LIMITS
     reported = admin_pb2.BrokerLimits(request_bytes_max=9 * MIB, message_bytes_max=MIB, decompressed_bytes_max=2 * MIB)
@@ -121,7 +121,7 @@ def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
     assert limits_from(admin_pb2.Broker(limits=reported)) == BrokerLimits(8 * MIB, MIB, 2 * MIB), "a request has to fit the buffer"
 
 
-def test_a_topic_of_a_broker_that_tells_nothing_takes_what_a_request_holds() -> None:
+def test_a_topic_of_a_broker_without_limits_takes_batches_up_to_the_default_request() -> None:
     route = route_from(topic(state(0, "a"), partition_count=1), address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0)
     assert route.batch_bytes_max == DEFAULT_LIMITS.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES
     assert route.decompressed_bytes_max == DEFAULT_LIMITS.decompressed_bytes_max
@@ -133,7 +133,7 @@ def life(topic_id: str, *leader_epochs: int) -> admin_pb2.Topic:
     return admin_pb2.Topic(name="orders", id=topic_id, partition_count=len(states), partitions=states)
 
 
-def test_a_topic_that_was_made_again_is_told_from_the_former_one_by_its_leader_epochs() -> None:
+def test_a_recreated_topic_is_distinguished_from_the_former_one_by_its_leader_epochs() -> None:
     epochs = LeaderEpochs()
 
     def learn(reported: admin_pb2.Topic) -> None:

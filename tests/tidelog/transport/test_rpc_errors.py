@@ -68,7 +68,7 @@ def test_a_connection_that_was_never_made_wrote_nothing(said: str, reported: str
     assert "tidelog dev" in error.hint
 
 
-def test_what_did_not_come_in_time_is_told_in_words() -> None:
+def test_a_deadline_is_reported_as_no_answer_in_time() -> None:
     silence = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
     assert error_of_rpc(silence, address="b", writes=False).message == "b: no answer: the time was over"
 
@@ -105,7 +105,7 @@ ANSWER_LARGER = "Stream removed (CLIENT: Received message larger than max (950 v
         ("the quota of a proxy", False, Unavailable),
     ],
 )
-def test_what_grpc_itself_runs_out_of_is_told_apart(said: str, writes: bool, kind: type[TidelogError]) -> None:
+def test_errors_of_exhausted_resources_are_distinguished_by_their_cause(said: str, writes: bool, kind: type[TidelogError]) -> None:
     error = error_of_rpc(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, said), address="b:1", writes=writes)
     assert type(error) is kind
     assert said in str(error)

@@ -63,7 +63,7 @@ def test_the_others_are_named_only_where_none_answers_and_not_all_of_many() -> N
     assert connection.naming_all_that_are_silent(met) is met, "c:1 may answer"
     _silent(connection, "c:1")
     assert connection.naming_all_that_are_silent(met).message == "a:1: can't connect; no answer from b:1, c:1 either"
-    no_leader = NoLeader("a:1: nobody leads", address="a:1")
+    no_leader = NoLeader("a:1: no leader", address="a:1")
     assert connection.naming_all_that_are_silent(no_leader) is no_leader, "it has answered"
     alone = _connection("a:1")
     _silent(alone, "a:1")

@@ -1,4 +1,4 @@
-"""Looking at TLS from outside leaves no socket behind, whatever the other end does. What is told:
+"""Looking at TLS from outside leaves no socket behind, whatever the other end does. The messages:
 tests/tidelog/cli/doctor/test_tls.py."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_connection_that_is_reset_at_once_leaves_no_socket_behind(resetting_po
     assert [str(warning.message) for warning in caught] == []
 
 
-def test_a_port_where_nobody_listens_is_no_connection() -> None:
+def test_a_port_without_a_listener_refuses_the_connection() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with (

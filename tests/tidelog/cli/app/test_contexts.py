@@ -41,7 +41,7 @@ def test_contexts_are_added_used_listed_and_removed(home: Path, capsys: pytest.C
     assert cluster_access("", environ | {"TIDELOG_CONTEXT": "prod"}).url == "http://a:8080,http://b:8080"
 
 
-def test_no_contexts_are_told_with_the_next_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_without_contexts_names_the_next_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "list"]) == 0
     assert "commands talk to http://localhost:8080; add one: tidelog context add NAME" in capsys.readouterr().err
 
@@ -57,7 +57,7 @@ def test_the_first_address_that_is_given_counts(tmp_path: Path) -> None:
     assert cluster_access("", {"TIDELOG_CONFIG": str(tmp_path / "none.toml")}).url == "http://localhost:8080"
 
 
-def test_a_context_that_is_not_there_is_told_with_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_context_is_refused_with_the_nearest_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["context", "add", "prod", "--url", "http://a"])
     assert run(["context", "use", "prdo"]) == 1
     assert "Did you mean 'prod'?" in capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_what_can_not_be_a_context_is_refused_before_it_is_written(home: Path, c
 
 
 @pytest.mark.parametrize("text", ["current = 1", "contexts = 5", "[contexts.a]\nx = 1", "[[", "[contexts.a]\nurl = 5"])
-def test_a_file_that_can_not_be_understood_is_told_by_its_name(home: Path, text: str) -> None:
+def test_an_invalid_contexts_file_is_refused_by_its_name(home: Path, text: str) -> None:
     path = home / "tidelog" / "contexts.toml"
     path.parent.mkdir()
     path.write_text(text)
@@ -111,7 +111,7 @@ def test_a_context_keeps_the_files_of_its_credentials(
     assert cluster_access("", {"XDG_CONFIG_HOME": str(home)}).credentials == {}
     assert run(["context", "add", "prod", "--url", "https://a"]) == 0
     assert run(["context", "use", "prod"]) == 0
-    assert cluster_access("", {"XDG_CONFIG_HOME": str(home)}).credentials == {}, "it was made anew"
+    assert cluster_access("", {"XDG_CONFIG_HOME": str(home)}).credentials == {}, "it was recreated"
 
 
 def test_credentials_come_from_the_command_line_then_the_environment_then_the_context(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_first_page_groups_the_commands(columns: int, capsys: pytest.Capture
     assert "TIDELOG_CONTEXT" in page
 
 
-def test_a_wide_terminal_makes_no_lines_that_nobody_reads(
+def test_help_lines_are_at_most_100_columns_wide_on_a_wide_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")

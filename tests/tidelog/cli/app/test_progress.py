@@ -13,20 +13,20 @@ from tests.simulation.virtual_loop import run
 from tidelog.cli.app.progress import byte_progress, offset_progress, show_throttling, show_waiting
 
 
-def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_silent_wait_and_its_end_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"sent": 0, "answered": 0}
 
     async def session() -> None:
-        telling = asyncio.ensure_future(show_waiting(lambda: counts["answered"], lambda: counts["sent"]))
-        await asyncio.sleep(61)  # nothing was sent: nothing to tell
+        showing = asyncio.ensure_future(show_waiting(lambda: counts["answered"], lambda: counts["sent"]))
+        await asyncio.sleep(61)  # nothing was sent: nothing to report
         counts["sent"] = 3_000
         await asyncio.sleep(53)
         counts["answered"] = 1_000
         await asyncio.sleep(4)
         counts["answered"] = 3_000
         await asyncio.sleep(60)
-        telling.cancel()
-        await asyncio.wait([telling])
+        showing.cancel()
+        await asyncio.wait([showing])
 
     run(session())
     assert capsys.readouterr().err.splitlines() == [
@@ -38,21 +38,21 @@ def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_by_what_a_command_is_throttled_is_told_once_when_it_is_held_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cause_of_a_long_throttle_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     refusals: list[Throttled] = []
 
     def throttled() -> Throttled | None:
         return refusals[-1] if refusals else None
 
     async def session() -> None:
-        telling = asyncio.ensure_future(show_throttling(throttled))
+        showing = asyncio.ensure_future(show_throttling(throttled))
         waiting = asyncio.ensure_future(show_waiting(lambda: 0, lambda: 7, throttled))
         refusals.append(Throttled("10.0.0.7:9090: billing has used up its bytes_in_per_second of 1000"))
         await asyncio.sleep(1.9)
-        assert not capsys.readouterr().err, "short waits are nothing to tell of"
+        assert not capsys.readouterr().err, "short waits are not reported"
         await asyncio.sleep(60)
         waiting.cancel()
-        await asyncio.wait([telling, waiting])
+        await asyncio.wait([showing, waiting])
 
     run(session())
     assert capsys.readouterr().err.splitlines() == [

@@ -100,7 +100,9 @@ STAYS = "segments that are in Parquet now stay for 3600 s (delete_grace_ms), and
         (2, 5, False, f"{NOT_DUE}; {STAYS}"),
     ],
 )
-def test_what_one_look_has_done_is_told_in_words(manifests: int, bytes_pending: int, everything: bool, said: str) -> None:
+def test_the_conclusion_of_a_pass_describes_its_work_in_words(
+    manifests: int, bytes_pending: int, everything: bool, said: str
+) -> None:
     assert conclusion(manifests, bytes_pending, everything=everything, grace_s=3600) == said
 
 
@@ -112,15 +114,17 @@ def test_what_one_look_has_done_is_told_in_words(manifests: int, bytes_pending: 
         (2, 5, f"5 bytes wait in segments; {STAYS}"),
     ],
 )
-def test_what_damage_or_a_failure_holds_up_is_not_told_as_done_or_not_due(manifests: int, bytes_pending: int, said: str) -> None:
+def test_work_that_damage_or_a_failure_holds_up_is_not_reported_as_done_or_not_due(
+    manifests: int, bytes_pending: int, said: str
+) -> None:
     assert conclusion(manifests, bytes_pending, everything=False, grace_s=3600, hindered=True) == said
 
 
-def test_a_long_grace_is_told_in_digits() -> None:
+def test_a_long_grace_period_is_written_in_digits() -> None:
     assert "stay for 1209600 s" in conclusion(1, 0, everything=True, grace_s=14 * 86_400)
 
 
-def test_damage_is_told_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_has_its_own_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "data"
     produced(directory)
     segment = min(path for path in (directory / "bucket" / "wal").rglob("0*") if path.is_file() and path.stat().st_size > 100)
@@ -138,7 +142,7 @@ def test_damage_is_told_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureF
         (["--data-dir", "nowhere", "--compaction-due-byte", "5"], "Did you mean '--compaction-due-bytes'?"),
     ],
 )
-def test_what_is_wrong_is_told(
+def test_wrong_flags_and_directories_are_refused_and_nothing_is_created(
     flags: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -169,7 +173,7 @@ def test_tidelog_compact_runs_until_sigterm_and_exits_with_success(tmp_path: Pat
         assert process.wait(60) == 0, said
 
 
-def test_a_compactor_has_a_door_for_probes_and_prometheus(tmp_path: Path) -> None:
+def test_a_compactor_has_a_listener_for_probes_and_prometheus(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     produced(directory)
     flags = {"http": "127.0.0.1:0", "log_format": "json"}

@@ -97,7 +97,7 @@ def test_a_broker_is_drained_through_another_and_sigterm_hands_over_before_it_en
         assert "partitions to hand over to other brokers" in first.said
         assert first.said.rstrip().endswith("stopped; every acknowledged record is on the bucket")
         assert "Traceback" not in first.said
-        second.process.terminate()  # nobody is left to hand over to
+        second.process.terminate()  # no broker is left to hand over to
         assert second.until_ended() == 0
 
 

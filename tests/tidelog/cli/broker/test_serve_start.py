@@ -23,7 +23,7 @@ LATER = {
     "pyarrow.parquet": "with the first file of history (segments/read/row_group_loader.py)",
     "cryptography": "with TLS, or the first token of OpenID",
     "jwt": "with the first token of OpenID",
-    "opentelemetry": "where traces are told",
+    "opentelemetry": "where traces are exported",
     "aiobotocore": "for S3",
 }
 SERVE = """

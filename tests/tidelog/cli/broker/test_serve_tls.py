@@ -25,7 +25,9 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_variables")
 @pytest.mark.parametrize("command", ["serve", "dev"])
-def test_a_broker_does_not_listen_to_strangers_by_mistake(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_refuses_open_listeners_without_tls_or_authentication(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = make_certificates(tmp_path)
     base = [command, "--data-dir", str(tmp_path / "data"), "--http", "0.0.0.0:0"]
     assert run(base) == 2
@@ -38,7 +40,7 @@ def test_a_broker_does_not_listen_to_strangers_by_mistake(command: str, tmp_path
 
 
 @pytest.mark.usefixtures("no_variables")
-def test_a_certificate_that_is_wrong_is_told_before_anything_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_certificate_is_refused_before_anything_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = make_certificates(tmp_path)
     made.key.write_bytes(made.client_key.read_bytes())
     flags = ["--tls-cert-file", str(made.cert), "--tls-key-file", str(made.key)]

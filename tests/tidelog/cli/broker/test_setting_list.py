@@ -51,7 +51,7 @@ def test_parts_of_the_memory_are_listed_with_their_shares() -> None:
     assert values(memory_bytes_max="2GiB")["read_cache_bytes_max"] == 142 << 20
 
 
-def test_what_is_wrong_is_told_here_as_well() -> None:
+def test_wrong_and_unknown_settings_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="--linger-ms is 'five'"):
         setting_rows({"linger_ms": "five"}, {})
     with pytest.raises(InvalidArgument, match="TIDELOG_FOO is not a setting"):

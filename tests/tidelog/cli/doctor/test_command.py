@@ -80,7 +80,7 @@ def test_a_bucket_that_is_not_there_or_lets_both_creates_win_fails(tmp_path: Pat
     assert "1 of 4 checks failed" in capsys.readouterr().err
     assert run(["doctor", "--bucket", f"file://{tmp_path}/missing", "-o", "json"]) == 3
     checks = json.loads(capsys.readouterr().out)["checks"]
-    assert "data directory" not in [check["check"] for check in checks], "nobody named one"
+    assert "data directory" not in [check["check"] for check in checks], "no option named one"
 
     class Overwriting(MemoryObjectStore):
         async def create(self, key: str, body: object, *, crc32c: int | None = None) -> None:
@@ -100,7 +100,7 @@ def test_the_directory_that_dev_makes_by_default_is_looked_at_when_it_is_named(
     assert "data directory" in [check["check"] for check in json.loads(capsys.readouterr().out)["checks"]]
 
 
-def test_one_cause_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checks_that_depend_on_a_failed_one_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.doc").write_text("")
     assert run(["doctor", "--data-dir", str(tmp_path), "-o", "json"]) == 3
     statuses = {check["check"]: check["status"] for check in json.loads(capsys.readouterr().out)["checks"]}
@@ -122,7 +122,7 @@ def test_on_a_terminal_it_fits_and_remedies_stand_below_what_they_mend(
 
 
 @pytest.mark.slow
-def test_a_store_that_can_not_be_reached_is_given_up_soon_and_told_with_what_to_check(
+def test_an_unreachable_store_fails_with_its_remedy_and_skips_the_checks_behind_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")

@@ -1,4 +1,4 @@
-"""`tidelog doctor` tells a store that does not keep create-only PUTs from one that does."""
+"""`tidelog doctor` distinguishes a store that does not keep create-only PUTs from one that does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_store_that_keeps_create_only_puts_is_well() -> None:
     assert asyncio.run(check_create_only(MemoryObjectStore())).status == "ok"
 
 
-def test_a_store_that_lets_a_second_create_win_has_failed_and_is_told_why_and_what_to_use() -> None:
+def test_a_store_that_lets_a_second_create_win_fails_with_the_cause_and_a_remedy() -> None:
     diagnosis = asyncio.run(check_create_only(Overwriting()))
     assert diagnosis.status == "failed"
     assert "acknowledged records would be lost" in diagnosis.detail

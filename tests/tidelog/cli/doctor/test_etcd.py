@@ -34,7 +34,7 @@ def changed(**fields: object) -> etcd_pb2.StatusResponse:
     return status
 
 
-def test_a_member_that_is_well_tells_its_version_size_and_pace() -> None:
+def test_a_healthy_member_is_reported_with_its_version_size_and_latency() -> None:
     assert judge_member("etcd a:1", GOOD, 0.44) == Diagnosis("etcd a:1", "ok", "version 3.5.21, 3.0 MiB, answers in 0.4 ms")
 
 
@@ -50,7 +50,7 @@ def test_a_member_that_is_well_tells_its_version_size_and_pace() -> None:
         (GOOD, SLOW_MS + 1, "warning", "fsync"),
     ],
 )
-def test_what_is_wrong_with_a_member_is_told_with_its_remedy(
+def test_a_fault_of_a_member_is_reported_with_its_remedy(
     status: etcd_pb2.StatusResponse, took_ms: float, verdict: str, remedy: str
 ) -> None:
     found = judge_member("etcd a:1", status, took_ms)
@@ -112,7 +112,9 @@ def test_an_etcd_and_its_bucket_are_well_and_left_as_they_were(etcd: EtcdMember,
         ("", "failed", "the bucket belongs to cluster abc, and etcd is empty"),
     ],
 )
-def test_a_bucket_of_another_cluster_is_told(etcd: EtcdMember, tmp_path: Path, in_etcd: str, status: str, said: str) -> None:
+def test_a_bucket_of_another_cluster_fails_the_cluster_check(
+    etcd: EtcdMember, tmp_path: Path, in_etcd: str, status: str, said: str
+) -> None:
     async def main() -> None:
         name = f"not-{in_etcd or 'there'}"
         if in_etcd:
@@ -143,7 +145,7 @@ def test_where_no_member_answers_the_rest_is_skipped() -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_password_is_told_as_such(tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_as_such_and_not_printed(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as member:
         for command in ("user add root:right", "user grant-role root root", "auth enable"):
             member.control(*command.split())

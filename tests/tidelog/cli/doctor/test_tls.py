@@ -55,7 +55,7 @@ def test_a_file_with_a_key_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_tells_of_both_doors_and_stops_where_tls_does_not_come_about(tmp_path: Path) -> None:
+def test_doctor_checks_tls_of_both_listeners_and_skips_the_rest_after_a_failure(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
         url = f"https://{served.broker.http_address},grpcs://{served.broker.grpc_address}"
         found = await check_cluster_at(url, served.credentials())

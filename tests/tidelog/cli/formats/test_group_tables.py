@@ -69,7 +69,7 @@ def a_move(before: int | None, after: int | None, error: str = "", hint: str = "
 # ── members ──
 
 
-def test_a_member_is_called_by_as_much_of_its_id_as_tells_it_apart_and_a_static_one_by_its_instance_id() -> None:
+def test_a_member_is_named_by_its_shortest_unique_prefix_and_a_static_one_by_its_instance_id() -> None:
     ids = "w-6fb0c7a0-91d2-1", "w-6fb0c7a0-91d2-2", "w-11111111-2222-3"
     group = a_group(*map(a_member, ids), a_member("host-1-6fb0c7a0-9", "", "host-1"))
     assert [row["member"] for row in member_rows(group)] == [
@@ -88,7 +88,7 @@ def test_a_client_id_is_shown_where_the_members_name_does_not_say_it() -> None:
     assert member_rows(a_group(a_member("w-1"), a_member("x-1", "w", "x")))[1]["client"] == "w"
 
 
-def test_what_a_member_reads_is_told_in_ranges_a_line_for_each_topic() -> None:
+def test_assigned_partitions_are_shown_as_ranges_with_a_line_for_each_topic() -> None:
     [row] = member_rows(a_group(a_member("w-1", a=[0, 1, 2, 5], b=[7])))
     assert (row["partitions"], row["assignment"]) == ("5", "a: 0-2, 5\nb: 7")
     assert ranges([]) == ""
@@ -103,7 +103,7 @@ def test_a_member_that_reads_nothing_has_a_row_too() -> None:
 # ── lag ──
 
 
-def test_a_lag_is_told_in_thousands_offsets_are_to_be_copied_and_what_is_not_known_is_left_out() -> None:
+def test_lags_have_thousands_separators_offsets_have_none_and_unknown_values_are_empty() -> None:
     unknown = a_lag(partition=1, committed_offset=None, high_watermark=None, lag_records=None, lag_seconds=None)
     known, left_out = lag_rows(a_group(a_member("w-1"), lags=(a_lag(member_id="w-1"), unknown)))
     assert list(known.values()) == ["orders", 0, 5, 1_234_572, "1,234,567", 3.25, "w-1"]
@@ -122,8 +122,8 @@ def test_a_lag_is_told_in_thousands_offsets_are_to_be_copied_and_what_is_not_kno
             ["no member reads old, of which offsets are committed: what comes there counts as lag"],
         ),
         (
-            a_group(lags=(a_lag(member_id="w", lag_records=None, error="nobody leads it", hint="Wait."), a_lag(partition=1))),
-            ["the lag of 1 of 2 partitions is not known, and not counted:", "orders/0: nobody leads it\n  Wait."],
+            a_group(lags=(a_lag(member_id="w", lag_records=None, error="it has no leader", hint="Wait."), a_lag(partition=1))),
+            ["the lag of 1 of 2 partitions is not known, and not counted:", "orders/0: it has no leader\n  Wait."],
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_move_to_another_offset_than_asked_for_has_a_reason() -> None:
 
 
 def test_a_move_says_what_it_does_to_the_reader() -> None:
-    moved = [a_move(10, 4), a_move(1_000, 3_000), a_move(None, 7), a_move(5, 5), a_move(5, None, "nobody leads it")]
+    moved = [a_move(10, 4), a_move(1_000, 3_000), a_move(None, 7), a_move(5, 5), a_move(5, None, "it has no leader")]
     assert [row["change"] for row in moved_rows(moved)] == [
         "reads 6 again",
         "skips 2,000",
@@ -176,11 +176,11 @@ def test_a_move_says_what_it_does_to_the_reader() -> None:
         ([a_move(5, 4), a_move(1, 3)], "read 1 record again and skip 2 records"),
     ],
 )
-def test_the_effect_is_told_in_one_sentence(moved: list[MovedOffset], said: str) -> None:
+def test_the_effect_of_a_seek_is_described_in_one_sentence(moved: list[MovedOffset], said: str) -> None:
     assert effect(moved) == said
     assert moves_nothing(moved) == (not said)
 
 
-def test_of_many_errors_the_first_few_are_told() -> None:
+def test_of_many_errors_the_first_few_are_shown() -> None:
     said = error_lines([a_move(0, None, "gone", partition=number) for number in range(7)])
     assert said == [*(f"t/{number}: gone" for number in range(5)), "and 2 partitions more"]

@@ -59,7 +59,7 @@ def test_plain_text_stays(text: str) -> None:
     assert apply_format(parse_format(text), RECORD) == encoded
 
 
-def test_json_has_the_form_of_the_http_door() -> None:
+def test_json_has_the_form_of_the_http_listener() -> None:
     assert as_json_line(Record("t", 1, 2, 3, b"k", b'{"a": 1}', (("h", b"\xff"),))) == (
         b'{"topic":"t","partition":1,"offset":2,"timestamp":3,"key":"k","value":{"a":1},'
         b'"headers":[{"key":"h","value":{"type":"binary","data":"/w=="}}]}\n'

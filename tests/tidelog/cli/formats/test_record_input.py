@@ -73,7 +73,7 @@ def test_a_long_field_of_csv_is_taken() -> None:
     assert len(found.value) > 500_000
 
 
-def test_a_quote_that_nobody_closes_is_told_by_its_line_and_in_linear_time() -> None:
+def test_an_unclosed_quote_is_reported_with_its_line_in_linear_time() -> None:
     data = b'a,b\n1,2\n1,"x\n' + b"12345,67890\n" * 100_000
     pieces = [data[start : start + 4096] for start in range(0, len(data), 4096)]
     with pytest.raises(InvalidArgument, match="line 3 of the input opens a quote that is not closed"):

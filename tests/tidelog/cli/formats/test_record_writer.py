@@ -1,4 +1,4 @@
-"""Records go out whole, in order, and hold up nobody but themselves."""
+"""Records go out whole, in order, and delay no other task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def until_full(writer: RecordWriter) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_while_nobody_reads_the_loop_goes_on_and_then_everything_arrives() -> None:
+def test_a_full_pipe_does_not_block_the_loop_and_every_record_arrives_later() -> None:
     records = [a_record(number) for number in range(500)]
 
     async def test(pipe: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Back-pressure in bytes: the bound holds, whoever comes first is served first, and nothing leaks, whoever gives up when."""
+"""Back-pressure in bytes: the bound holds, the first to come is served first, and nothing leaks when callers give up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_more_than_the_whole_budget_is_refused_without_waiting() -> None:
     assert budget.bytes_used == 0
 
 
-def test_who_gets_no_room_in_time_is_throttled_and_told_what_is_in_the_way() -> None:
+def test_a_request_without_room_in_time_is_throttled_with_the_cause() -> None:
     budget = ByteBudget(10)
     admitted, refused = run(gather_all(hold(budget, 7, for_s=5), hold(budget, 4, for_s=1, timeout_s=2)))
     assert admitted == 0
@@ -183,7 +183,7 @@ def test_giving_back_more_than_was_taken_is_our_bug() -> None:
         ByteBudget(10).release(1)
 
 
-# ── whoever gives up, and whenever ──────────────────────────────────────────────────────────────────────────────────────
+# ── callers that give up ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Request(NamedTuple):
@@ -211,7 +211,9 @@ requests = st.lists(
 
 
 @given(requests, st.booleans(), st.integers(0, 99))
-def test_the_bound_holds_and_nothing_leaks_whoever_gives_up_and_when(requests: list[Request], shuffled: bool, seed: int) -> None:
+def test_the_bound_holds_and_nothing_leaks_when_callers_give_up_at_any_time(
+    requests: list[Request], shuffled: bool, seed: int
+) -> None:
     """Whole seconds make grants, timeouts and cancellations fall on one instant, in any order."""
     budget = ByteBudget(10)
     waiting: dict[int, Request] = {}

@@ -38,7 +38,7 @@ class FailsBeside(MemoryObjectStore):
             await asyncio.get_running_loop().create_future()
         finally:
             await turns(2)  # a connection that is closed
-        raise AssertionError("nobody answers")
+        raise AssertionError("no answer")
 
 
 async def turns(count: int) -> None:
@@ -100,7 +100,7 @@ def test_the_first_error_comes_as_it_is_and_the_others_have_ended() -> None:
 
 
 def test_a_failure_does_not_count_as_a_cancellation() -> None:
-    """A TaskGroup leaves one behind in Python 3.11: time limits around it end whoever set them, in place of a TimeoutError."""
+    """A TaskGroup leaves one behind in Python 3.11: time limits around it end their owner, in place of a TimeoutError."""
 
     async def fails() -> None:
         await turns(1)
@@ -145,7 +145,7 @@ def test_a_cancellation_beside_a_failure_is_not_lost(after: int) -> None:
 
 @pytest.mark.parametrize("after", TURNS)
 def test_reading_ahead_that_fails_can_be_cancelled(after: int) -> None:
-    """It goes on behind errors: a session that ended in that moment stayed for ever, and no other began."""
+    """It goes on behind errors: a session that ended in that moment stayed open, and no other began."""
 
     async def run() -> None:
         store = FailsBeside(f"{3:016x}")

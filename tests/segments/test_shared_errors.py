@@ -20,7 +20,7 @@ def tree(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]
 @pytest.mark.parametrize("kind", list(tree()))
 def test_a_copy_of_any_error_says_the_same(kind: type[TidelogError]) -> None:
     error = kind("it broke", hint="mend it", key="k", start=7)
-    error.message = "it broke, in other words"  # a door puts names in place of ids
+    error.message = "it broke, in other words"  # a listener puts names in place of ids
     own = copy_of(error)
     assert type(own) is kind
     assert own is not error
@@ -41,9 +41,9 @@ def test_what_befalls_a_copy_is_not_seen_by_others() -> None:
     for reader in range(3):
         own = raised_amid(f"what reader {reader} was doing", error)
         own.details["reader"] = reader
-        own.add_note(f"told to reader {reader}")
+        own.add_note(f"raised to reader {reader}")
         assert str(own.__context__) == f"what reader {reader} was doing"
-        assert own.__notes__ == [f"told to reader {reader}"]
+        assert own.__notes__ == [f"raised to reader {reader}"]
     assert (error.details, error.__context__, error.__traceback__) == ({"key": "k"}, None, None)
     assert not hasattr(error, "__notes__")
 

@@ -49,7 +49,7 @@ def sequenced(scene: Scene, base_sequence: int) -> None:
     scene.store.segment(1, {ORDERS: [sequenced_batch(77, base_sequence, b"x")]}, written_at_ms=scene.now_ms() - 1000)
 
 
-@pytest.mark.parametrize("heard", [True, False], ids=["the store tells its time", "the store tells no time"])
+@pytest.mark.parametrize("heard", [True, False], ids=["the store reports its time", "the store reports no time"])
 def test_a_clock_that_is_a_week_ahead_takes_nothing_from_a_topic_of_default_settings(heard: bool) -> None:
     async def work(scene: Scene) -> None:
         await configure(scene)

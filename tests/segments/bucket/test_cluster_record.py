@@ -1,4 +1,4 @@
-"""No cluster begins above or below another one's prefix, as far as a look tells."""
+"""No cluster begins above or below another one's prefix, as far as a check can find."""
 
 from __future__ import annotations
 

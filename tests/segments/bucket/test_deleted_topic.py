@@ -1,4 +1,4 @@
-"""The marker of a deleted topic comes back as it was written; one from before tells no time, and one of somebody else nothing."""
+"""The marker of a deleted topic is read as it was written; an older one has no time, and a foreign one has nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_marker_comes_back_as_it_was_written() -> None:
     assert parse_deleted_topic(encode_deleted_topic(marker)) == marker
 
 
-def test_a_marker_of_an_earlier_version_tells_no_time() -> None:
+def test_a_marker_of_an_earlier_version_has_no_time() -> None:
     found = parse_deleted_topic(b'{"name":"orders","id":"1f","gone_at_revision":9}')
     assert found is not None
     assert found.marked_at_ms is None

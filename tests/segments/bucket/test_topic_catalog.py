@@ -109,7 +109,7 @@ def test_a_record_whose_answer_is_lost_is_written_again_and_given_up_in_the_end(
     asyncio.run(test())
 
 
-def test_a_record_that_stands_there_already_is_told_only_where_it_says_something_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_existing_registration_or_marker_is_logged_only_if_its_content_differs(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         store = MemoryObjectStore()
         await write_registration(store, ONE, Revision(1), b"{}")

@@ -72,7 +72,7 @@ def test_from_version_to_version_nothing_falls_and_nothing_is_forgotten(chance: 
             assert asked == max(asked, *(epoch.leader_epoch for epoch in before.epochs), 0), "the newest epoch stays"
 
 
-def test_a_superseded_version_is_told_with_its_writer() -> None:
+def test_a_superseded_version_is_recorded_with_its_writer() -> None:
     first = compacted_to(10, writer=1)
     second = compacted_to(20, before=first, writer=2)
     assert [(one.version, one.writer) for one in second.superseded] == [(1, writer_of(1))]

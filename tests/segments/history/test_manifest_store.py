@@ -70,7 +70,7 @@ def test_what_is_known_is_not_read_again_while_it_is_the_newest() -> None:
     assert run(newest_manifests(store, {ORDERS: TOPIC}, known=known)) == {ORDERS: SECOND}
 
 
-def test_damage_is_told_of_its_partition_and_the_others_go_on() -> None:
+def test_a_damaged_manifest_is_an_error_of_its_partition_and_the_others_are_read() -> None:
     store = ScriptedStore()
     plant(store, FIRST)
     other = compacted_to(5, partition=PAYMENTS)
@@ -81,7 +81,7 @@ def test_damage_is_told_of_its_partition_and_the_others_go_on() -> None:
     assert error.details["key"] == manifest_key("payments", PAYMENTS, 1)
 
 
-def test_a_bucket_that_refuses_is_told() -> None:
+def test_a_refusal_of_the_bucket_is_raised() -> None:
     store = ScriptedStore()
     plant(store, FIRST)
     store.script("get", KEY, fails(Denied("no s3:GetObject")))
@@ -111,7 +111,7 @@ def test_a_manifest_that_is_superseded_and_deleted_during_the_read_is_looked_up_
 # ── commit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_of_two_writers_of_a_version_one_is_told_that_it_lost() -> None:
+def test_of_two_writers_of_a_version_one_loses() -> None:
     store = ScriptedStore()
     assert run(commit_manifest(store, TOPIC, FIRST))
     assert not run(commit_manifest(store, TOPIC, compacted_to(12, writer=7)))
@@ -139,7 +139,7 @@ def test_an_answer_that_is_lost_is_known_for_ones_own_when_others_went_on_from_i
     assert run(scenario())
 
 
-def test_a_bucket_that_is_away_is_told_when_the_time_is_over_and_whether_it_may_have_written() -> None:
+def test_a_commit_during_an_outage_times_out_as_unavailable_or_outcome_unknown() -> None:
     store = ScriptedStore()
     store.outage = Unavailable("503")
     with pytest.raises(Unavailable, match="no manifest was written"):
@@ -149,7 +149,7 @@ def test_a_bucket_that_is_away_is_told_when_the_time_is_over_and_whether_it_may_
         run(commit_manifest(store, TOPIC, FIRST, timeout_s=5))
 
 
-def test_who_wakes_after_its_version_was_made_superseded_and_deleted_is_told_that_it_lost() -> None:
+def test_a_writer_of_a_superseded_and_deleted_version_loses_even_if_its_create_succeeds() -> None:
     """Decided by what stands on the bucket: however long it slept, and though its create succeeds."""
     store = ScriptedStore()
     third = compacted_to(30, before=SECOND, writer=3)
@@ -178,7 +178,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_lost() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_racing_writers_on_a_bad_network_make_each_version_once_and_know_which_are_theirs(seed: int) -> None:
-    """Each adds one offset at a time to what it finds: so what was committed adds up to what each was told."""
+    """Each adds one offset at a time to what it finds: so what was committed adds up to the answers."""
 
     async def scenario() -> None:
         chance, bucket, log = random.Random(seed), MemoryObjectStore(), list[str]()
@@ -208,7 +208,7 @@ def test_racing_writers_on_a_bad_network_make_each_version_once_and_know_which_a
     run(scenario(), seed=seed)
 
 
-def test_superseded_versions_are_told_apart_by_their_writers() -> None:
+def test_superseded_versions_are_distinguished_by_their_writers() -> None:
     store = ScriptedStore()
     plant(store, msgspec.structs.replace(SECOND, superseded=(Superseded(1, TIMESTAMP_MS, writer_of(5)),)))
     assert not run(commit_manifest(store, TOPIC, FIRST))

@@ -134,7 +134,7 @@ def test_row_groups_are_sorted_by_offset_with_statistics_and_page_index_and_ever
     )
     assert offset.has_column_index
     assert offset.has_offset_index
-    assert not group.column(1).is_stats_set, "the least and greatest value tell nobody anything, and may be large"
+    assert not group.column(1).is_stats_set, "the least and greatest value are of no use, and may be large"
     checked = pq.ParquetFile(pa.BufferReader(written.body), page_checksum_verification=True).read()
     assert checked.num_rows == 1000
     body = bytearray(written.body)
@@ -178,7 +178,7 @@ def test_a_huge_record_has_a_row_group_for_itself() -> None:
     verify_history(written.body, written.file)
 
 
-def test_the_manifest_is_told_what_the_file_holds() -> None:
+def test_the_manifest_entry_of_a_written_file_describes_its_content() -> None:
     written = write_history([columns_of(ODD)], name="x.parquet", topic="orders", partition=3, base_offset=0, last_offset=2**62 + 10)
     file = written.file
     assert (file.name, file.base_offset, file.last_offset, file.record_count) == ("x.parquet", 0, 2**62 + 10, len(ODD))
@@ -224,7 +224,7 @@ def test_writing_and_verifying_hold_one_row_group_beside_the_file() -> None:
     verify_history(written.body, written.file)
 
 
-# What nobody may hand in
+# What no caller may hand in
 
 
 def test_offsets_that_do_not_ascend_are_refused() -> None:
@@ -264,7 +264,7 @@ def corrupt_of(body: bytes, file: HistoryFile) -> Corrupt:
 
 
 @given(at=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
-def test_a_flipped_byte_is_found_and_its_key_and_range_are_told(written: WrittenFile, at: float, flipped: int) -> None:
+def test_a_flipped_byte_is_detected_with_its_key_and_range(written: WrittenFile, at: float, flipped: int) -> None:
     body = bytearray(written.body)
     byte_offset = int(at * len(body))
     body[byte_offset] ^= flipped

@@ -99,7 +99,7 @@ def test_the_cover_of_a_batch_ends_with_its_leader_epoch() -> None:
     assert [(batch.base_offset, batch.end_offset) for batch in batches] == [(0, 3), (5, 8), (20, 30)]
 
 
-def test_a_batch_covers_no_more_offsets_than_its_last_offset_delta_can_tell() -> None:
+def test_a_batch_covers_no_more_offsets_than_its_last_offset_delta_can_express() -> None:
     (batch,) = encode([row(7)], end_offset=2**40)
     assert batch.end_offset == 7 + 2**31
 

@@ -1,4 +1,4 @@
-"""A leader follows the newest manifest, and raises the log start so that each later leader starts from it, or can't tell."""
+"""A leader follows the newest manifest, and raises the log start so that each later leader starts from it, or can't know it."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_lost_answer_is_asked_after(act: object) -> None:
 
 
 @pytest.mark.parametrize(("act", "error", "reported"), [(REFUSED, Unavailable, []), (SILENCE, OutcomeUnknown, [(ORDERS, 1)])])
-def test_a_manifest_is_told_of_where_it_may_come_to_be_and_not_where_it_surely_does_not(
+def test_a_deletion_is_reported_if_its_manifest_may_exist_and_not_if_it_surely_does_not(
     act: Act, error: type[TidelogError], reported: list[tuple[TopicPartition, int]]
 ) -> None:
     async def scenario() -> None:
@@ -194,7 +194,7 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
             assert manifest is not None
             assert (deleted, manifest.log_start_offset, manifest.version) == (3, 3, 2)
             assert manifest.compacted_to == 4, "what the compactor did stays done"
-            assert reported == [2], "the first one is the compactor's to tell of"
+            assert reported == [2], "the compactor reports the first one"
 
     run(scenario())
 
@@ -236,7 +236,7 @@ def test_only_the_current_leader_reports_an_earlier_deletion() -> None:
     run(scenario())
 
 
-def test_a_partition_that_was_handed_over_meanwhile_is_told_likewise() -> None:
+def test_a_deletion_during_a_handover_is_outcome_unknown() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         async with leading(store) as log:

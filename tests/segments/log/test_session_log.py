@@ -51,7 +51,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> None:
+def test_a_batch_is_acknowledged_when_it_is_committed_and_is_readable_at_once() -> None:
     async def work(log: SessionLog) -> None:
         assert await produce(log, batch_of(b"a", b"b")) == Appended(Offset(0), Offset(1), EPOCH)
         assert now_s() == 0.04
@@ -73,7 +73,7 @@ def test_with_acks_of_the_leader_the_answer_comes_at_once_and_the_record_is_read
     with_log(bucket(put_s=0.5), work)
 
 
-def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
+def test_an_uncommitted_record_is_not_readable_even_if_its_segment_has_landed() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5))
 
@@ -183,7 +183,7 @@ def test_the_repeat_of_a_committed_batch_is_answered_at_once_with_the_offsets_of
     with_log(bucket(), work)
 
 
-def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
+def test_a_repeat_after_a_timeout_returns_the_outcome_of_the_first_append() -> None:
     store = bucket()
     store.script("create", key_of(0), slow(5), SILENCE)
 
@@ -276,7 +276,7 @@ def test_memory_stays_within_the_buffer_with_a_hundred_producers_against_a_slow_
 # ── leadership ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_still_written_and_answered() -> None:
+def test_a_dropped_partition_refuses_readers_and_still_commits_its_buffered_records() -> None:
     store = bucket()
     store.script("create", key_of(1), slow(1))
 
@@ -377,7 +377,7 @@ def test_closing_flushes_and_answers_before_it_stops() -> None:
     run(main())
 
 
-def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
+def test_a_cancelled_log_ends_its_waiting_producers_and_readers_with_errors() -> None:
     store = bucket()
     store.script("create", key_of(1), slow(5))
     store.script("get", key_of(0), SILENCE)

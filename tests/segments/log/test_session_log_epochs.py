@@ -1,4 +1,4 @@
-"""What readers are told by a leader that may be one of before, and of where the records of earlier leaders end."""
+"""Answers to readers by a leader that may have been replaced, and where the records of earlier leaders end."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_a_fetch_of_another_epoch_is_refused_for_its_partition_and_the_others_ar
             assert (served.high_watermark, served.leader_epoch) == (1, EPOCH)
         [unasked] = await fetch_in(log, None)
         assert isinstance(unasked, FetchResult)
-        assert now_s() == 0, "nobody has waited"
+        assert now_s() == 0, "no request has waited"
 
     with_log(bucket(), work)
 
 
-def test_an_offset_beyond_the_end_is_told_only_by_the_leader_that_the_reader_knows() -> None:
+def test_out_of_range_is_answered_only_in_the_leader_epoch_that_the_reader_knows() -> None:
     """The range in the refusal holds a high watermark as well."""
 
     async def work(log: SessionLog) -> None:
@@ -206,8 +206,8 @@ def test_while_another_may_lead_readers_are_answered_after_a_look_for_the_seal()
     with_log(store, work)
 
 
-def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_leads() -> None:
-    """A reader that is told so goes on at the end, which the next leader tells: it would step over what that one has committed."""
+def test_no_record_since_a_time_is_answered_only_after_a_check_for_another_leader() -> None:
+    """A reader with that answer goes on at the end that the next leader reports: it would skip what that one has committed."""
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -218,14 +218,14 @@ def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_le
         assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 1
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "it is the first under any leader"
         assert isinstance(await refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
 
     with_log(store, work)
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_that_there_is_none(comes_back: bool) -> None:
+def test_a_timestamp_lookup_during_a_release_of_its_partition_ends_with_no_leader(comes_back: bool) -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -280,7 +280,7 @@ def test_readers_that_come_together_share_a_look_that_began_after_all_of_them() 
     with_log(store, work)
 
 
-def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> None:
+def test_readers_get_unavailable_if_the_bucket_cannot_confirm_the_leader() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -302,7 +302,7 @@ def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> No
     with_log(store, work, replace(SETTINGS, put_timeout_ms=2_000))
 
 
-# ── what producers are refused with by a leader that may be one of before ───────────────────────────────────────────────
+# ── refusals of producers by a leader that may have been replaced ───────────────────────────────────────────────────────
 
 
 async def refusals(log: SessionLog) -> list[UnverifiedRejection]:
@@ -317,7 +317,7 @@ async def refusals(log: SessionLog) -> list[UnverifiedRejection]:
     return doubted
 
 
-def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
+def test_a_producer_gets_a_sequence_error_only_after_a_check_for_another_leader() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -336,7 +336,7 @@ def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
     with_log(store, work)
 
 
-def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() -> None:
+def test_a_refused_producer_gets_unavailable_if_the_bucket_cannot_confirm_the_leader() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -344,7 +344,9 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
         lose_lease(log)
         store.script("list", LIST, REFUSED)
         doubted, *_ = await refusals(log)
-        assert (doubted.retryable, doubted.nothing_was_written) == (True, True), "who does not ask further errs on the safe side"
+        assert (doubted.retryable, doubted.nothing_was_written) == (True, True), (
+            "a caller that does not ask further errs on the safe side"
+        )
         assert type(await doubted.resolve()) is Unavailable
         assert type(await doubted.resolve()) is Unavailable, "it is asked once"
         assert store.count("list", LIST) == 1
@@ -354,7 +356,7 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
     with_log(store, work)
 
 
-def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> None:
+def test_a_sequence_error_is_verified_in_the_bucket_even_with_a_valid_lease() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:

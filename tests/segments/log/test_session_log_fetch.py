@@ -223,7 +223,7 @@ def test_a_slow_read_of_history_does_not_hold_up_the_tail_of_others() -> None:
 def test_what_was_left_out_comes_with_the_first_fetch_after_it_was_read_also_where_the_pool_has_no_room(
     read_cache_bytes_max: int,
 ) -> None:
-    """However fast the tail goes on: it satisfies every fetch at once, and so would leave the history out for ever."""
+    """However fast the tail goes on: it satisfies every fetch at once, and so would always leave the history out."""
     store = bucket()
     for seq in range(3):
         store.script("get", key_of(seq), slow(0.5), slow(0.5))
@@ -262,7 +262,7 @@ def test_the_error_of_a_read_that_was_left_out_comes_with_the_next_fetch() -> No
 
 
 def test_a_bucket_that_hangs_holds_up_the_tail_at_no_fetch() -> None:
-    """Not when the reads are given up either: what became of them is known by then."""
+    """Not when the reads are given up either: their outcome is known then."""
     store = bucket()
     store.script("get", key_of(0), *[SILENCE] * 10)
 

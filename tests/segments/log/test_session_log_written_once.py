@@ -57,8 +57,8 @@ class _Grown(AnyRouting):
         raise StaleRouting(f"it was routed over {partition_count} partitions")
 
 
-@pytest.mark.parametrize("heard", [True, False], ids=["the bucket tells its time", "the bucket tells no time"])
-def test_a_leader_whose_clock_jumps_ahead_forgets_no_producer_where_the_bucket_tells_the_time(heard: bool) -> None:
+@pytest.mark.parametrize("heard", [True, False], ids=["the bucket reports its time", "the bucket reports no time"])
+def test_a_leader_whose_clock_jumps_ahead_keeps_its_producers_if_the_bucket_reports_its_time(heard: bool) -> None:
     async def work() -> None:
         loop, ahead_ms = virtual_loop(), 0
         clock = StoreClock(lambda: loop.now_ms() + ahead_ms, steady=loop.time)

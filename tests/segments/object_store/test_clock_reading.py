@@ -52,16 +52,16 @@ def test_beyond_the_bound_what_expires_goes_by_the_earlier_clock_and_what_is_wri
         assert (reading.now_ms, reading.stamp_ms) == (min(local_ms, NOW), max(local_ms, NOW))
 
 
-def test_where_the_store_tells_no_time_the_clock_of_the_machine_counts() -> None:
+def test_without_a_time_of_the_store_the_clock_of_the_machine_counts() -> None:
     reading = ClockReading(NOW + DAY_MS, None)
     assert (reading.difference_ms, reading.is_doubted, reading.now_ms, reading.stamp_ms) == (0, False, NOW + DAY_MS, NOW + DAY_MS)
 
 
 @given(st.integers(0, 999), st.integers(0, 60_000), st.integers(0, 60_000), st.integers(0, ANSWER_AGE_MS_MAX), st.data())
-def test_the_time_of_the_store_lies_within_the_bounds_whenever_in_the_request_it_was_told(
+def test_the_bounds_contain_the_time_of_the_store_at_any_moment_of_the_request(
     fraction_ms: int, there_ms: int, back_ms: int, since_answered_ms: int, data: st.DataObject
 ) -> None:
-    """The store reads NOW + fraction_ms when it dates its answer, and tells whole seconds."""
+    """The store reads NOW + fraction_ms when it dates its answer, and reports whole seconds."""
     reading = store_time(NOW, since_asked_ms=there_ms + back_ms + since_answered_ms, since_answered_ms=since_answered_ms)
     assert reading is not None
     there_now_ms = NOW + fraction_ms + back_ms + since_answered_ms

@@ -219,7 +219,7 @@ def test_a_disk_that_fails_once_the_name_may_exist_leaves_the_outcome_unknown(tm
             await store.create("wal/1", [b"body"])
         disk.recovers()
         assert temporaries(tmp_path) == []
-        if call == "fsync":  # it has its name by then
+        if call == "fsync":  # it already has its name
             assert await store.get("wal/1") == b"body"
 
     with_store(tmp_path, scenario)
@@ -366,7 +366,7 @@ def test_a_read_that_the_kernel_cut_short_is_continued(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, Unavailable), (errno.EACCES, Denied), (errno.EMFILE, Unavailable)])
-def test_reads_of_a_failing_disk_tell_what_failed(tmp_path: Path, disk: Disk, number: int, error: type[TidelogError]) -> None:
+def test_reads_of_a_failing_disk_name_what_failed(tmp_path: Path, disk: Disk, number: int, error: type[TidelogError]) -> None:
     async def scenario(store: DirectoryObjectStore) -> None:
         await store.create("a", [b"x"])
         disk.fails("open", number)
@@ -460,7 +460,7 @@ def test_a_key_and_a_directory_can_not_have_one_name(tmp_path: Path) -> None:
 
 
 def held(monkeypatch: pytest.MonkeyPatch, call: str) -> tuple[threading.Event, threading.Event]:
-    """Lets the next `call` to the disk wait: the first event tells that it is there, the second lets it go on."""
+    """Lets the next `call` to the disk wait: the first event is set when it is there, the second lets it go on."""
     reached, released = threading.Event(), threading.Event()
     original = getattr(os, call)
 
@@ -590,7 +590,7 @@ def test_a_temporary_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_pa
     with_store(tmp_path, scenario)
 
 
-# What new files tell of the time
+# Time from new files
 
 
 def test_the_clock_hears_the_times_that_the_file_system_gives(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def after(outcomes: str, health: StoreHealth | None = None, *, from_s: float = 0
     return health
 
 
-def test_of_a_bucket_that_nobody_has_called_nothing_bad_is_known() -> None:
+def test_a_bucket_without_calls_counts_as_healthy() -> None:
     assert StoreHealth().state(0.0) is HEALTHY
 
 
@@ -72,7 +72,7 @@ def test_what_lies_longer_ago_than_the_window_is_forgotten() -> None:
     assert health.state(WINDOW_S + 2.0) is HEALTHY
 
 
-def test_a_bucket_that_nobody_has_called_for_a_whole_window_is_not_held_to_what_it_was() -> None:
+def test_a_bucket_without_calls_for_a_whole_window_counts_as_healthy_again() -> None:
     health = after("x" * 40)
     assert health.state(4.0) is UNAVAILABLE
     assert health.state(4.0 + WINDOW_S + 1) is HEALTHY

@@ -1,4 +1,4 @@
-"""A bucket that takes no writes is told once, and so is its return."""
+"""The health of the bucket as its calls show it; outages of writes are logged, and so is their end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def fail_for(store: HealthTrackingObjectStore, seconds: float) -> None:
         await asyncio.sleep(0.25)
 
 
-def test_an_outage_is_told_when_it_begins_each_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_when_it_begins_each_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
         store = HealthTrackingObjectStore(bucket)
@@ -66,7 +66,7 @@ def test_an_outage_is_told_when_it_begins_each_minute_and_when_it_is_over(caplog
     assert last == "the bucket takes writes again, after 130 s"
 
 
-def test_a_failure_between_two_writes_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_between_two_writes_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def session() -> None:
         bucket = Moody()
         store = HealthTrackingObjectStore(bucket)
@@ -152,7 +152,7 @@ def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
     assert found == [None, StoreTrouble("the bucket takes no writes: no space left on device", "Make room."), None]
 
 
-def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_not_written() -> None:
+def test_a_write_without_an_answer_and_an_abandoned_one_count_as_unwritable_bytes() -> None:
     async def main() -> None:
         bucket = Moody()
         store = HealthTrackingObjectStore(bucket)
@@ -166,7 +166,7 @@ def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_n
         assert store.unwritable == Unwritable(for_s=5.0, bytes_min=8)
         assert store.trouble is not None
         await asyncio.sleep(10)
-        assert [store.unwritable] == [None], "nobody has wanted to write since"
+        assert [store.unwritable] == [None], "no write was attempted since"
         bucket.answers.set()
         await write(store)
         assert store.trouble is None
@@ -191,7 +191,7 @@ def test_the_slower_one_of_two_writes_that_is_given_up_is_no_failure() -> None:
     run(main())
 
 
-def test_what_calls_of_all_kinds_come_to_tells_how_the_bucket_is() -> None:
+def test_the_health_of_the_bucket_follows_the_outcomes_of_calls_of_all_kinds() -> None:
     class Unreadable(Moody):
         async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
             if self.trouble is not None:

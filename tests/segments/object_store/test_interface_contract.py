@@ -281,7 +281,7 @@ def test_a_range_past_the_end_or_of_no_bytes_is_refused(store: Run) -> None:
     store(scenario)
 
 
-def test_a_tail_is_the_end_of_the_object_and_tells_its_size(store: Run) -> None:
+def test_a_tail_is_the_end_of_the_object_with_its_size(store: Run) -> None:
     async def scenario(store: ObjectStore) -> None:
         await store.create("object", [b"0123", b"456789"])
         for bytes_max in (1, 4, 9, 10, 11, 1000):

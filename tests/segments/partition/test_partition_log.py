@@ -37,7 +37,7 @@ def test_offsets_are_dense_and_in_arrival_order(record_counts: list[int], end_of
     assert log.end_offset == end_offset
 
 
-def test_what_is_dated_too_far_ahead_is_refused_and_changes_nothing_and_a_repeat_is_told_where_it_lies() -> None:
+def test_a_batch_dated_too_far_ahead_is_refused_unless_it_repeats_a_written_one() -> None:
     log = partition_log()
     first, second = (header_of(sequenced_batch(1, sequence)) for sequence in (0, 1))
     newest = max(first.max_timestamp, second.max_timestamp)
@@ -81,7 +81,7 @@ def test_an_idempotent_repeat_gets_the_offsets_of_the_first_time() -> None:
     assert log.end_offset == 13
 
 
-def test_what_a_one_shot_producer_wrote_is_told_before_and_after_its_commit() -> None:
+def test_the_batch_of_a_one_shot_producer_is_found_before_and_after_its_commit() -> None:
     log = partition_log(end_offset=10)
     key = ProducerId(ONE_SHOT + 1)
     assert log.written_once(key, now_ms=0) is None

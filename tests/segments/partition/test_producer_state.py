@@ -185,7 +185,7 @@ def test_a_newer_epoch_begins_again_at_0_and_fences_the_older_one() -> None:
             leader.send(ALICE, repeated_or_not, epoch=2)
 
 
-def test_a_newer_epoch_that_does_not_begin_at_0_is_refused_and_fences_nobody() -> None:
+def test_a_newer_epoch_that_does_not_begin_at_0_is_refused_and_fences_no_producer() -> None:
     leader = Leader()
     leader.send(ALICE, 0)
     with pytest.raises(OutOfOrderSequence, match="begins epoch 1 at sequence 1 instead of 0"):
@@ -253,14 +253,14 @@ def test_one_shot_producers_are_forgotten_like_others_but_push_out_none_of_them(
     assert len(leader.states) == 1
 
 
-def test_what_a_one_shot_producer_wrote_is_told_for_as_long_as_it_is_remembered() -> None:
+def test_the_batch_of_a_one_shot_producer_is_found_until_it_is_forgotten() -> None:
     leader = Leader(producers_max=2)
     key = ProducerId(ONE_SHOT + 5)
     assert leader.states.written_once(key, now_ms=0) is None
     written = leader.send(key, 0x1234, records=2, epoch=6)
     assert leader.states.written_once(key, now_ms=EXPIRY_MS - 1) == written
     assert leader.states.written_once(key, now_ms=EXPIRY_MS) is None
-    assert len(leader.states) == 1, "to be asked forgets nobody"
+    assert len(leader.states) == 1, "a lookup forgets no producer"
     leader.send(ALICE, 0)
     assert leader.states.written_once(ALICE, now_ms=0) is None, "it writes more than once"
     for other in (1, 2):
@@ -362,7 +362,7 @@ def test_idempotency_keys_do_not_push_out_producers_and_a_partition_that_is_give
     assert room.used == [1, len(orders.states) - 1]
     payments.states.leave()
     once(payments, 1000)
-    assert room.used == [1, len(orders.states) - 1], "it is nobody's any more"
+    assert room.used == [1, len(orders.states) - 1], "it has no owner any more"
 
 
 def test_what_comes_with_a_partition_that_is_taken_over_counts_and_what_expires_does_not() -> None:

@@ -1,4 +1,4 @@
-"""A run read back from the bucket: every batch that is as it was written is read, the others are told of by offsets and bytes."""
+"""A run read back from the bucket: every batch that is as it was written is read, the others are reported by offsets and bytes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_who_steps_over_the_damage_reads_every_sound_record_once(shape: list[int
     assert sum(map(len, reported)) == sum(written.entries[index].size_bytes for index in hit)
 
 
-def test_damaged_batches_in_a_row_are_told_of_at_once() -> None:
+def test_consecutive_damaged_batches_are_reported_in_one_error() -> None:
     body = bytearray(RUN.body)
     body[: RUN.entries[2].start - RUN.location.start] = bytes(RUN.entries[2].start - RUN.location.start)
     run = open_by_footer(bytes(body), RUN.location, RUN.entries)
@@ -199,7 +199,7 @@ def test_a_run_that_is_not_what_the_index_says_is_damaged(changed: RunLocation, 
         [RUN.entries[0]._replace(last_offset=Offset(99)), *RUN.entries[1:]],
     ],
 )
-def test_a_footer_that_tells_of_other_batches_is_not_believed(entries: list[BatchEntry]) -> None:
+def test_a_footer_that_describes_other_batches_is_refused(entries: list[BatchEntry]) -> None:
     with pytest.raises(Corrupt, match="the footer does not tell of this run"):
         open_by_footer(RUN.body, RUN.location, entries)
 

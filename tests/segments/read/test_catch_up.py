@@ -118,7 +118,7 @@ def test_readers_do_not_push_out_each_others_row_groups_however_small_their_fetc
     assert partition.store.count("get") <= 30 + footers
 
 
-def test_a_reader_that_does_not_come_back_holds_nobody_up_for_long() -> None:
+def test_a_reader_that_does_not_come_back_does_not_delay_others_for_long() -> None:
     partition = large_history()
 
     async def work(reader: LogReader) -> float:
@@ -189,7 +189,7 @@ def test_who_gets_no_room_reads_all_the_same_after_a_while_and_so_does_who_is_la
 
 
 def test_slow_readers_of_more_than_the_pool_holds_get_on_all_the_same() -> None:
-    """Each comes back after longer than its row group stays: it reads it again, and nobody is refused."""
+    """Each comes back after longer than its row group stays: it reads it again, and no reader is refused."""
     partition = large_history()
 
     async def work(reader: LogReader) -> None:

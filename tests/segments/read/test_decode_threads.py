@@ -45,7 +45,7 @@ def test_work_is_done_in_order_of_arrival_and_who_gave_up_before_its_turn_is_lef
     assert begun == ["a", "c", "d"]
 
 
-def test_what_waits_for_its_turn_is_let_go_when_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_work_is_released_when_its_caller_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     class Body:
         pass
 
@@ -107,7 +107,7 @@ def test_decode_threads_end_with_their_pool() -> None:
     assert not thread.is_alive()
 
 
-def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_and_else_not(
+def test_the_end_of_abandoned_work_is_reported_only_if_it_had_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("segments.read.row_group_loader._cores", lambda: 1)

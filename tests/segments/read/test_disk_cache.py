@@ -86,7 +86,7 @@ def test_reads_that_are_given_up_before_a_thread_is_free_leave_no_file_behind(tm
     asyncio.run(main())
 
 
-def test_a_disk_that_fails_turns_the_tier_off_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_disk_turns_the_tier_off_and_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         folder = tmp_path / "cold"
         tier = DiskCache(folder, bytes_max=100)

@@ -123,7 +123,7 @@ def test_the_hot_pool_comes_before_parquet_where_it_reaches_that_far() -> None:
     assert shown(plan_with_history(13, hot_start_offset=25)) == [(13, 20, 25), (27,)]
 
 
-def test_a_gap_ends_at_the_high_watermark_though_a_manifest_tells_of_more() -> None:
+def test_a_gap_ends_at_the_high_watermark_though_a_manifest_reaches_further() -> None:
     assert shown(plan_with_history(32, high_watermark=36)) == [(32, 36)]
     assert shown(plan_with_history(36, high_watermark=36)) == []
 

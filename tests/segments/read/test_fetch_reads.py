@@ -147,7 +147,7 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
 
 
 def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> None:
-    """Else a reader for whose history there is no room in the pool would be left out for ever."""
+    """Else a reader for whose history there is no room in the pool would always be left out."""
 
     async def main() -> None:
         async with cold_pool(bucket(), bytes_max=1) as pool:
@@ -167,7 +167,7 @@ def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> N
     run(main())
 
 
-def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() -> None:
+def test_the_error_of_a_left_out_read_is_raised_once_by_the_next_fetch() -> None:
     store = bucket()
     store.script("get", KEY, REFUSED)
 
@@ -184,7 +184,7 @@ def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() 
     with_pool(store, work)
 
 
-def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -> None:
+def test_an_old_error_of_a_left_out_read_is_dropped_and_the_run_is_read_again() -> None:
     store = bucket()
     store.script("get", KEY, REFUSED)
 
@@ -202,7 +202,7 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
     with_pool(store, work)
 
 
-def test_a_run_that_somebody_else_read_meanwhile_is_owed_to_nobody() -> None:
+def test_a_left_out_run_that_another_reader_has_read_is_no_longer_owed() -> None:
     async def work(pool: ReadCache) -> None:
         left_out(pool)
         await asyncio.sleep(1)
@@ -226,7 +226,7 @@ def test_readers_that_never_come_back_are_forgotten(monkeypatch: pytest.MonkeyPa
     run(main())
 
 
-def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket() -> None:
+def test_a_fetch_that_needs_the_bucket_fails_when_the_session_has_ended() -> None:
     async def main() -> None:
         def spawn(work: Coroutine[None, None, object]) -> asyncio.Task[object]:
             work.close()

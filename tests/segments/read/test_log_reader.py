@@ -315,7 +315,7 @@ def test_only_runs_that_can_hold_the_time_are_read() -> None:
     assert [call.key for call in partition.store.calls] == [key_of(7)]
 
 
-def test_a_damaged_batch_that_may_hold_the_time_is_told_of_and_an_older_one_is_passed_over() -> None:
+def test_a_damaged_batch_that_may_hold_the_time_is_reported_and_an_older_one_is_skipped() -> None:
     t = TIMESTAMP_MS
     partition = Partition([batch_of(b"0", timestamps_ms=[t]), batch_of(b"1", timestamps_ms=[t + 9]), batch_of(b"2")])
     partition.damage(0, 0)
@@ -387,7 +387,7 @@ def test_an_offset_is_explained_by_the_bytes_that_hold_it(offset: int, first: in
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 4, 9])
-def test_an_offset_that_holds_no_record_is_out_of_range_and_told_which_ones_do(offset: int) -> None:
+def test_an_offset_without_a_record_is_out_of_range_with_the_valid_range(offset: int) -> None:
     with pytest.raises(OutOfRange, match=f"has offset {offset}$") as refused:
         Partition([A, B]).explain(offset)
     assert refused.value.hint == "Its records have the offsets 0 to 2."

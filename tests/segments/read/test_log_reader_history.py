@@ -152,7 +152,7 @@ def test_however_many_readers_wait_for_a_row_group_there_is_one_get() -> None:
 # ── gaps ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fetch_that_meets_only_a_gap_waits_for_records_and_then_tells_where_to_read_on() -> None:
+def test_a_fetch_that_meets_only_a_gap_waits_for_records_and_returns_the_next_offset() -> None:
     partition = TieredPartition(V, compacted=12, keeps=lambda offset: offset < 5)
 
     async def work(reader: LogReader) -> None:
@@ -183,7 +183,7 @@ def test_the_log_start_may_lie_above_files_and_within_a_row_group() -> None:
     assert found.offset == 11
 
 
-def test_nothing_at_or_above_the_high_watermark_is_answered_though_a_manifest_tells_of_more() -> None:
+def test_records_at_or_above_the_high_watermark_are_not_returned_though_a_manifest_has_them() -> None:
     """The compactor may have seen a segment whose PUT has not been answered yet."""
     partition = TieredPartition(V, compacted=12, group_bytes=1 << 20, epoch_batches=5)
     partition.led.log.high_watermark = Offset(10)
@@ -260,7 +260,7 @@ def test_damage_in_parquet_is_believed_for_ten_seconds_and_then_looked_at_again(
 # ── what is gone ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_a_file_is_gone_the_newest_manifest_tells_where_its_records_are_now() -> None:
+def test_records_of_a_file_that_is_gone_are_read_by_the_newest_manifest() -> None:
     partition = TieredPartition(V, compacted=12, file_batches=4)
     merged = TieredPartition(V, compacted=12, group_bytes=1 << 20)
     partition.newest = msgspec.structs.replace(merged.manifest, version=2)
@@ -431,7 +431,7 @@ def test_what_a_sequential_reader_comes_to_next_is_on_its_way_while_it_takes_the
             offset = (await partition.fetch(reader, offset, bytes_max=1)).next_offset
             await asyncio.sleep(1)
             gets.append(partition.store.count("get"))
-        assert gets == [1, 4, 5, 6]  # the second answer tells that somebody reads on: two groups are read ahead of it
+        assert gets == [1, 4, 5, 6]  # the second answer shows that a reader goes on: two groups are read ahead of it
 
     partition.with_reader(work)
 

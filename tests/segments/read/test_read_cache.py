@@ -1,4 +1,4 @@
-"""Runs read back from the bucket: one GET however many wait, checked to the last bit, bounded, and nobody waits for ever."""
+"""Runs read back from the bucket: one GET however many wait, checked to the last bit, bounded, and no wait is endless."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_reads_in_flight_are_bounded_and_the_next_one_waits_its_turn() -> None:
 
 @pytest.mark.parametrize("bit", range(8))
 def test_a_damaged_batch_does_not_spoil_the_others_of_its_run(bit: int) -> None:
-    """In the length of the second batch of three: the footer tells where the third one is."""
+    """In the length of the second batch of three: the footer says where the third one is."""
     body = bytearray(BODY)
     body[LOCATION.start + len(BATCHES[0]) + 11] ^= 1 << bit
     found = read_run(bucket(bytes(body)))
@@ -349,7 +349,7 @@ def test_what_the_bucket_refuses_is_the_brokers_trouble_and_not_the_readers() ->
     assert refusal.value.hint == "Allow s3:GetObject."
 
 
-def test_an_error_is_told_to_all_who_wait_and_not_kept() -> None:
+def test_an_error_is_raised_to_all_waiters_and_not_cached() -> None:
     store = bucket()
     store.script("get", KEY, REFUSED)
 
@@ -379,7 +379,7 @@ def test_a_reader_for_whom_there_is_no_turn_in_time_is_throttled() -> None:
 
 
 @pytest.mark.parametrize("waited_s", [0, 1])
-def test_when_the_session_ends_its_readers_are_told_even_if_their_read_had_not_begun(waited_s: float) -> None:
+def test_the_end_of_the_session_fails_its_readers_even_before_their_read_begins(waited_s: float) -> None:
     store = bucket()
     store.script("get", KEY, SILENCE)
 

@@ -48,7 +48,7 @@ def test_locations_are_answered_if_they_have_enough_bytes_on_average() -> None:
     assert located([], None, part_bytes_min=1) is None, "at the high watermark"
 
 
-def test_only_a_reader_of_history_is_told_of_the_manifest_and_one_in_a_gap_at_its_end_of_nothing() -> None:
+def test_only_a_reader_of_history_gets_the_manifest_and_one_in_a_gap_at_its_end_gets_nothing() -> None:
     known, runs = history(), index_of(5, start_offset=COMPACTED_TO)
     assert where(parts_at(0, runs, known), known).manifest_version == 1
     assert where(parts_at(COMPACTED_TO, runs, known), known).manifest_version == 0
@@ -85,7 +85,7 @@ def test_nothing_is_readable_beyond_the_answered_locations_or_the_high_watermark
     assert there.log.bounds[:2] == (0, 45)
     newer = msgspec.structs.replace(history(compacted_to=55).manifest, version=2)
     there = partition_of_snapshot(ORDERS, reported(RecordLocations(0, (first,)), high_watermark=50), HistoryIndex(newer, "orders"))
-    assert there.log.high_watermark == 50, "a manifest may tell of more than the leader knows to be committed"
+    assert there.log.high_watermark == 50, "a manifest may cover more than the leader knows to be committed"
     assert len(there.runs) == 0
 
 

@@ -114,7 +114,7 @@ def test_a_dropped_partition_is_forgotten_and_may_come_back_elsewhere() -> None:
 
 
 def test_a_dropped_partition_leaves_nothing_in_memory() -> None:
-    """Though the pool never fills up: topics may come and go for ever."""
+    """Though the pool never fills up: topics may come and go without end."""
     pool = pool_for(100)
     held = []
     for topic in range(50):

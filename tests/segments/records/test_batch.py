@@ -285,7 +285,7 @@ def test_records_in_another_order_than_their_offsets_are_refused(
         check(with_section(batch, b"".join(sections)))  # every offset delta is 0
 
 
-def test_who_sends_too_many_records_in_one_batch_is_told_to_send_several() -> None:
+def test_a_batch_with_too_many_records_is_refused_with_a_hint_to_send_several() -> None:
     batch, count = encode_records([(None, None, (), 0)]), RECORDS_PER_BATCH_MAX + 1
     with pytest.raises(InvalidRecord) as refused:
         check(altered(batch, record_count=count, last_offset_delta=count - 1))
@@ -385,5 +385,5 @@ def test_an_empty_batch_is_one_to_our_decoders_and_to_kafkas_and_holds_nothing()
     assert decode_batches([batch], decompressed_bytes_max=BOUND).num_rows == 0
 
 
-def test_an_empty_batch_covers_no_more_offsets_than_its_last_offset_delta_can_tell() -> None:
+def test_an_empty_batch_covers_no_more_offsets_than_its_last_offset_delta_can_express() -> None:
     assert parse_whole(empty_batch(5, 2**40)).last_offset == 5 + 2**31 - 1

@@ -155,7 +155,7 @@ def test_a_record_without_a_timestamp_has_minus_one() -> None:
     assert parse_header(batch).max_timestamp == 5
 
 
-def test_log_append_time_replaces_the_records_own_times_and_is_told_by_its_type() -> None:
+def test_log_append_time_replaces_the_records_own_times_and_has_its_own_type() -> None:
     first, second = encode_records(EVERY_SHAPE[:2]), with_log_append_time(encode_records(EVERY_SHAPE), 77)
     columns = decode(first, second)
     assert columns.column("timestamp").cast(pa.int64()).to_pylist() == [TIMESTAMP_MS, TIMESTAMP_MS - 1, 77, 77, 77, 77]

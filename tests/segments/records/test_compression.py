@@ -109,7 +109,7 @@ def test_the_content_size_of_a_zstd_frame_is_read_in_each_of_its_widths(size: in
     assert read(Codec.ZSTD, section) == TEXT[:size]
 
 
-def test_a_streamed_zstd_frame_in_these_tests_does_not_tell_its_size() -> None:
+def test_a_streamed_zstd_frame_in_these_tests_does_not_contain_its_size() -> None:
     descriptor = _streamed_zstd(TEXT)[4]
     assert not descriptor & 0b1110_0000  # no content size, no single segment (RFC 8878, 3.1.1.1.1)
 

@@ -22,7 +22,7 @@ _cut = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def stored(text: str | bytes) -> bytes | None:
-    """What is stored for this JSON text, cut out of a request as the HTTP door does it."""
+    """What is stored for this JSON text, cut out of a request as the HTTP listener does it."""
     data = text.encode() if isinstance(text, str) else text
     (value,) = _cut.decode(b"[ " + data + b" ]")
     return to_bytes(value)

@@ -176,7 +176,7 @@ def test_what_one_reads_on_while_another_reads_elsewhere_is_not_mixed_up() -> No
     run(scenario())
 
 
-def test_what_was_trimmed_behind_its_back_makes_a_session_be_read_anew() -> None:
+def test_a_session_that_was_trimmed_meanwhile_is_read_again() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 2)
@@ -235,7 +235,7 @@ def test_who_was_asked_for_longest_ago_makes_room() -> None:
     run(scenario())
 
 
-def test_a_session_that_is_larger_than_the_memory_pushes_nobody_out() -> None:
+def test_a_session_that_is_larger_than_the_cache_evicts_no_other() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=5 * RUN_BYTES)
         in_both(bucket, 2, session=1)
@@ -258,7 +258,7 @@ def test_a_run_of_many_batches_counts_with_all_of_them() -> None:
     run(scenario())
 
 
-def test_what_nobody_asks_for_is_forgotten_after_a_while() -> None:
+def test_unused_footers_are_forgotten_after_a_while() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 2)
@@ -312,7 +312,7 @@ def test_no_index_is_written_where(case: str) -> None:
     run(scenario())
 
 
-def test_tails_that_nobody_writes_an_index_of_are_dropped_before_they_fill_the_memory() -> None:
+def test_unindexed_tails_are_dropped_before_they_fill_the_memory() -> None:
     cache = FooterCache(bytes_max=MIB)
     for session in range(1, 21):
         cache.keep_unindexed(SessionId(session), IndexBlock(SegmentSeq(0), SegmentSeq(1), (FooterBytes(bytes(MIB), MIB),)))

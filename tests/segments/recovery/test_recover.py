@@ -1,4 +1,4 @@
-"""A partition is what the bucket says it is: rebuilt from the footers of sealed sessions, the damaged ones told apart."""
+"""A partition is what the bucket says it is: rebuilt from the footers of sealed sessions, the damaged ones as errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ONE, TWO = batch_of(b"one"), batch_of(b"one", b"two")
 # ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_partition_that_nobody_wrote_to_begins_at_0() -> None:
+def test_a_partition_without_writes_begins_at_0() -> None:
     for found in (Bucket().found(ORDERS, led(1)), Bucket().found(ORDERS), empty_partition(ORDERS, SETTINGS)):
         assert found.log(LeaderEpoch(9)).bounds == Bounds(0, 0, 0, 9)  # type: ignore[arg-type]
         assert (len(found.runs), found.sessions) == (0, set())
@@ -255,7 +255,7 @@ def test_a_release_in_the_middle_of_an_index_ends_there() -> None:
     assert bucket.count("tail") == 0
 
 
-def test_what_an_index_still_tells_of_a_segment_that_is_gone_keeps_the_partition_alive() -> None:
+def test_a_partition_is_recovered_from_an_index_though_a_segment_in_it_is_gone() -> None:
     bucket = indexed(10, (0, 8))
     bucket.seal(1)
     bucket.remove(segment_key(SessionId(1), SegmentSeq(3)))
@@ -336,7 +336,7 @@ def test_a_segment_that_is_trimmed_while_it_is_read_makes_recovery_look_again() 
 # ── damage ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_damaged_footer_is_told_of_the_partitions_that_may_have_been_in_it_and_the_others_go_on() -> None:
+def test_a_damaged_footer_is_an_error_of_partitions_that_may_be_in_it_and_of_no_others() -> None:
     bucket = Bucket()
     elsewhere, later, lost, unsure = (partition_of(number) for number in range(4))
     bucket.segment(1, {elsewhere: [ONE], later: [ONE], lost: [ONE], unsure: [ONE]}, epoch=1)
@@ -392,7 +392,7 @@ def test_an_object_that_is_no_segment_at_all_is_damage(content: bytes) -> None:
     assert damage.value.details["key"] == key
 
 
-def test_a_damaged_seal_harms_nobody() -> None:
+def test_a_damaged_seal_does_not_prevent_the_recovery() -> None:
     bucket = Bucket()
     bucket.segment(1, {ORDERS: [ONE]})
     bucket.plant(segment_key(SessionId(1), SegmentSeq(1)), b"\0" * SEAL_BYTES)

@@ -84,7 +84,7 @@ def test_however_much_was_compacted_and_trimmed_it_goes_on_where_it_was(compacte
     assert_goes_on(found)
 
 
-def test_where_nothing_but_a_claim_is_left_of_the_sessions_the_manifest_alone_tells() -> None:
+def test_a_partition_is_recovered_from_its_manifest_if_only_a_claim_is_left_of_the_sessions() -> None:
     bucket = Compacted()
     bucket.compact(SEGMENTS)
     bucket.plant(claim_key(SessionId(77)), b"{}")
@@ -103,7 +103,7 @@ def test_the_log_starts_where_the_manifest_says_also_above_what_was_compacted(co
     assert found.log(LeaderEpoch(9)).bounds == (start, SEGMENTS, SEGMENTS, 9)
     assert found.runs.end_offset == SEGMENTS, "where the next run begins"
     if not (trimmed and start > compacted):
-        assert_goes_on(found)  # else some of what the producer wrote is told nowhere any more
+        assert_goes_on(found)  # else some of what the producer wrote is recorded nowhere any more
 
 
 def test_a_gap_behind_what_was_compacted_is_damage() -> None:
@@ -137,7 +137,7 @@ def test_a_damaged_manifest_refuses_its_partition_and_no_other() -> None:
     assert other.end_offset == 1
 
 
-def test_the_ends_of_epochs_are_told_across_what_was_compacted() -> None:
+def test_the_ends_of_epochs_are_known_across_compacted_records() -> None:
     epochs = [1, 1, 3, 3, 3, 6, 6, 8]
     for compacted in range(SEGMENTS + 1):
         bucket = Compacted(epochs=epochs)
@@ -273,7 +273,7 @@ def test_taking_over_a_thousand_partitions_reads_each_manifest_once_and_lists_a_
     assert bucket.count("list") == 2 + 4, "to seal the session, and 256 partitions at a time"
 
 
-def test_a_partition_that_never_had_a_manifest_is_told_by_its_footers() -> None:
+def test_a_partition_without_a_manifest_is_recovered_from_its_footers() -> None:
     bucket = Compacted()
     assert bucket.recover().history is None
     assert PAYMENTS not in bucket.ends

@@ -129,7 +129,7 @@ def test_a_leader_that_wrote_nothing_may_be_missing_from_the_list() -> None:
         [led(6, 0)],  # another session
         [led(5, 1)],  # another epoch
         [led(6, 0), led(5, 1)],  # one more
-        [],  # none: the topic was made anew
+        [],  # none: the topic was recreated
     ],
 )
 def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[LeadershipSpan]) -> None:
@@ -144,7 +144,7 @@ def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[LeadershipSpa
     run(scenario())
 
 
-def test_damage_is_left_to_the_recovery_to_tell() -> None:
+def test_damage_is_left_to_the_recovery_to_report() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         await write(store, 5, 0, 0, epoch=0)
@@ -168,7 +168,7 @@ def test_a_bucket_that_is_away_leaves_nothing_half_read() -> None:
 
 
 @pytest.mark.parametrize(("act", "reported"), [(SILENCE, "not read ahead: it took too long"), (REFUSED, "not read ahead: .")])
-def test_why_nothing_was_read_ahead_is_told(act: Act, reported: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_why_nothing_was_read_ahead_is_logged(act: Act, reported: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         await write(store, 5, 0, 0, epoch=0)

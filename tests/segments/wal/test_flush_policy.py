@@ -103,8 +103,10 @@ class Flush(NamedTuple):
 
 
 def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[float]) -> list[Flush]:
-    """Plays segments/wal/segment_writer.py without I/O, and checks at every step that nobody waits too long. What was flushed, and
-    when."""
+    """Plays segments/wal/segment_writer.py without I/O, and checks at every step that no append waits too long.
+
+    Returns what was flushed, and when.
+    """
     rule, linger_s = FlushPolicy(settings), settings.linger_ms / 1000
     now_s, full, open_since_s = 0.0, 0, None
     landings: list[float] = []

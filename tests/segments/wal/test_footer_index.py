@@ -1,4 +1,4 @@
-"""Footers of many segments in one object: few reads for whoever takes over, and never a footer that is not the segment's own."""
+"""Footers of many segments in one object: few reads for a takeover, and never a footer that is not the segment's own."""
 
 from __future__ import annotations
 

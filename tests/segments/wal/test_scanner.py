@@ -182,7 +182,7 @@ def test_a_gap_costs_a_listing_of_what_is_not_known_and_not_of_the_whole_session
     in_loop(work())
 
 
-def test_what_is_trimmed_before_it_was_read_is_told_and_passed_over() -> None:
+def test_a_segment_that_is_trimmed_before_it_was_read_is_reported_and_skipped() -> None:
     async def work() -> None:
         scene = Scene()
         scene.segments(7, 2)

@@ -149,7 +149,7 @@ def test_a_footer_too_long_for_one_read_says_how_long_it_is() -> None:
     assert footer.runs[0].batch_count == count
 
 
-def test_the_head_tells_whose_segment_it_is() -> None:
+def test_the_head_names_the_session_position_and_writer_of_its_segment() -> None:
     head = parse_head(bytes_of(two_partitions()), key=KEY)
     assert head == (False, SESSION, SEQ, WRITER)
 
@@ -254,7 +254,7 @@ def test_a_seal_reads_back() -> None:
 
 
 def test_a_seal_is_shorter_than_any_segment() -> None:
-    """So a listing tells them apart."""
+    """So a listing distinguishes them."""
     smallest = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, batch_of(b"")))])
     assert len(a_seal()) == SEAL_BYTES < SEGMENT_BYTES_MIN < smallest.size_bytes
 
@@ -273,7 +273,7 @@ def test_a_segment_is_no_seal_and_a_longer_seal_is_none_either() -> None:
             parse_seal(body, key=KEY)
 
 
-def test_what_tells_of_a_commit_beyond_itself_is_corrupt() -> None:
+def test_a_segment_or_seal_with_a_commit_position_beyond_itself_is_corrupt() -> None:
     with pytest.raises(Corrupt, match="tells of a commit up to"):
         parse_seal(seal_of(SESSION, SEQ, committed_to=SEQ + 1), key=KEY)
     lying = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, batch_of(b"x")))], committed_to=SEQ + 1)
@@ -281,6 +281,6 @@ def test_what_tells_of_a_commit_beyond_itself_is_corrupt() -> None:
         read_footer(b"".join(lying.body))
 
 
-def test_a_footer_tells_how_far_its_session_was_committed() -> None:
+def test_a_footer_has_the_position_up_to_which_its_session_was_committed() -> None:
     segment = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, batch_of(b"x")))], committed_to=SEQ - 1)
     assert read_footer(b"".join(segment.body)).committed_to == segment.footer.committed_to == SEQ - 1

@@ -420,8 +420,8 @@ def test_a_request_that_arrives_after_its_seal_is_refused_by_the_bucket() -> Non
     assert len(store.content(key_of(0))) == SEAL_BYTES
 
 
-def test_nobody_is_told_that_nothing_was_written_before_the_seal_is_there() -> None:
-    """The bucket is down for an hour: no seal, no answer. Who waits for less gives up by himself."""
+def test_no_append_is_answered_as_not_written_before_the_seal_is_there() -> None:
+    """The bucket is down for an hour: no seal, no answer. A caller that waits for less gives up by itself."""
     store = ScriptedStore()
     store.outage = Unavailable("connection refused")
 
@@ -596,7 +596,7 @@ def test_closing_a_session_that_wrote_nothing_seals_it_too() -> None:
     assert parse_head(store.content(key_of(0)), key="").is_seal
 
 
-def test_closing_does_not_wait_for_ever_for_its_seal() -> None:
+def test_closing_waits_for_its_seal_only_until_its_timeout() -> None:
     store = ScriptedStore()
 
     async def work(at_work: Writing) -> None:
@@ -642,7 +642,7 @@ def test_a_writer_that_is_cancelled_answers_everyone_what_it_knows(closing: bool
     with_writer(store, work, settings=replace(AT_ONCE, puts_in_flight_max=2, segment_bytes_max=100))
 
 
-def test_a_fault_of_ours_ends_the_session_and_leaves_nobody_waiting() -> None:
+def test_an_internal_error_ends_the_session_and_leaves_no_append_waiting() -> None:
     store = ScriptedStore()
 
     async def main() -> None:
@@ -729,7 +729,7 @@ def test_footers_are_written_once_more_together_after_so_many_commits() -> None:
     assert [footer.runs[0].base_offset for footer in footers] == [0, 1, 2, 3]
 
 
-def test_an_index_that_can_not_be_written_disturbs_nobody() -> None:
+def test_a_failed_write_of_an_index_disturbs_no_append() -> None:
     store = ScriptedStore()
     store.script("create", index_key(SESSION.id, SegmentSeq(0), SegmentSeq(2)), REFUSED)
 

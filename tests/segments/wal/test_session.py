@@ -1,4 +1,4 @@
-"""A broker's life on the bucket: claimed by one, committed up to the first gap, ended by a seal that nobody gets round."""
+"""A broker's life on the bucket: claimed by one, committed up to the first gap, ended by a seal that no writer passes."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_a_seal_that_was_created_where_a_compacted_segment_stood_is_looked_at_an
 
 
 def test_a_damaged_seal_seals_all_the_same() -> None:
-    """That something of its size stands there is what fences: no segment is that short, and nobody can create one there."""
+    """That something of its size stands there is what fences: no segment is that short, and no writer can create one there."""
     store = bucket(0, 2, sealed_at=1)
     store.plant(key_of(1), b"\0" * SEAL_BYTES)
     assert sealed(store).end_seq == 1
@@ -354,14 +354,14 @@ delays = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
 def test_two_sealers_and_a_writer_that_goes_on_agree_on_where_the_session_ends(
     lists: list[tuple[int, int]], creates: list[tuple[int, int]], writes: list[tuple[int, int]], shuffled: bool, seed: int
 ) -> None:
-    """Whole seconds make listings, landings and seals fall on one instant, in any order, with answers that are old by then."""
+    """Whole seconds make listings, landings and seals fall on one instant, in any order, with answers that are already old."""
     store = bucket()
     store.script("list", session_prefix(SESSION), *[slow(*delay) for delay in lists])
     for seq, delay in enumerate(creates):
         store.script("create", key_of(seq), slow(*delay), slow(*delay))
 
     async def write() -> list[int]:
-        """Which of its segments the writer was told are there."""
+        """Returns the segments that the writer knows to exist."""
         landed = []
         for seq, (pause_s, _) in enumerate(writes):
             await asyncio.sleep(pause_s)

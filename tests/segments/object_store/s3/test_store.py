@@ -216,7 +216,7 @@ HINTS = [
 ]
 
 
-def test_what_is_denied_says_what_to_do_and_tells_no_secret() -> None:
+def test_a_denial_has_a_hint_and_reveals_no_secret() -> None:
     async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for status, code, hint in HINTS:
             server.handler = s3_error(status, code)
@@ -361,9 +361,7 @@ def test_without_credentials_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("name", "value"), [("AWS_PROFILE", "nobody"), ("AWS_CONFIG_FILE", __file__)])
-def test_credentials_that_can_not_be_read_are_told_when_the_store_opens(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_unreadable_credentials_are_refused_when_the_store_opens(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Denied, match="s3://bucket"):
         asyncio.run(S3ObjectStore.open("bucket"))
@@ -394,7 +392,7 @@ def test_a_create_that_is_cancelled_drops_its_connection_and_the_next_one_succee
 
 
 def certificate_for_the_loopback(directory: Path) -> Path:
-    """A certificate and its key in one file, signed by nobody but itself."""
+    """A self-signed certificate and its key in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -636,7 +634,7 @@ def test_a_prefix_that_no_key_can_have_is_refused(prefix: str) -> None:
         asyncio.run(S3ObjectStore.open("bucket", prefix))
 
 
-# What answers tell of the time
+# Time from answers
 
 
 def test_the_clock_hears_the_date_of_answers_and_of_refusals_and_costs_no_request() -> None:
@@ -673,7 +671,7 @@ def test_the_clock_hears_the_date_of_answers_and_of_refusals_and_costs_no_reques
                     await ask(call)
             finally:
                 await store.close()
-            assert heard == ["01", "02", "02"], "what a proxy answers tells nothing of the store"
+            assert heard == ["01", "02", "02"], "an answer of a proxy says nothing about the store"
             assert len(server.requests) == 3
 
     asyncio.run(main())

@@ -24,7 +24,7 @@ def test_a_secret_shows_as_stars_wherever_it_is_printed() -> None:
         assert "***" in shown
 
 
-def test_a_secret_is_told_only_to_those_who_ask_for_it() -> None:
+def test_reveal_returns_the_text_of_a_secret() -> None:
     assert Secret("hunter2").reveal() == "hunter2"
 
 

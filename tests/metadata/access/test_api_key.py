@@ -49,7 +49,7 @@ def why_not(key: ApiKey | None, credential: Credential, now_ms: int = NOW) -> st
     return refused.value.message
 
 
-def test_the_text_of_a_new_key_is_told_once_and_its_digest_is_kept() -> None:
+def test_a_new_key_is_returned_with_its_text_and_stored_as_a_digest() -> None:
     key, text = made()
     assert text.reveal() == "tlk_0000000000000000_" + bytes(range(32)).hex()
     assert key.secret_sha256 == hash_secret(bytes(range(32)).hex())
@@ -75,7 +75,7 @@ def test_no_text_but_that_of_a_key_is_one(text: str) -> None:
     assert parse_basic(text) is None
 
 
-def test_a_stranger_does_not_learn_whether_a_key_is_there_or_has_ended() -> None:
+def test_a_wrong_secret_gets_one_answer_for_missing_valid_and_expired_keys() -> None:
     key, text = made(expires_at_ms=NOW + 1)
     other = Credential(key.key_id, Secret("00" * 32))
     assert why_not(key, other) == why_not(None, other) == why_not(key, other, NOW + 5)
@@ -119,10 +119,10 @@ def test_keys_are_forgotten_a_month_after_their_end() -> None:
     import msgspec
 
     key, _ = made(expires_at_ms=NOW + 10)
-    for_ever, _ = made()
-    revoked = msgspec.structs.replace(for_ever, revoked_at_ms=NOW + 10)
-    assert forgettable([key, for_ever, revoked], NOW + 9 + FORGOTTEN_AFTER_MS) == []
-    assert forgettable([key, for_ever, revoked], NOW + 10 + FORGOTTEN_AFTER_MS) == [key, revoked]
+    unexpiring, _ = made()
+    revoked = msgspec.structs.replace(unexpiring, revoked_at_ms=NOW + 10)
+    assert forgettable([key, unexpiring, revoked], NOW + 9 + FORGOTTEN_AFTER_MS) == []
+    assert forgettable([key, unexpiring, revoked], NOW + 10 + FORGOTTEN_AFTER_MS) == [key, revoked]
 
 
 def test_an_invalid_api_key_record_is_corrupt_and_the_error_names_its_store_key() -> None:

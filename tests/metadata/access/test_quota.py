@@ -24,7 +24,7 @@ def test_no_more_is_let_through_than_the_rate_a_burst_and_the_last_request(rate:
         assert through <= (1 + 1e-6) * (BURST_S * rate + now_s * rate + last)
 
 
-def test_who_waits_as_long_as_it_is_told_is_let_through() -> None:
+def test_a_caller_that_waits_the_returned_time_is_admitted() -> None:
     bucket = TokenBucket(10, 0.0)
     bucket.take(35, 0.0)
     assert bucket.wait_s(0.0) == pytest.approx(2.5)

@@ -189,7 +189,7 @@ UNREADABLE = (b"", b"{", b"\xff", b'{"broker_id":"b1"}', b'{"broker_id":"b1","se
 
 
 @pytest.mark.parametrize("value", UNREADABLE)
-def test_a_registration_that_can_not_be_read_counts_for_nobody_and_stands_in_nobodys_way(value: bytes) -> None:
+def test_an_unreadable_registration_is_no_broker_and_blocks_no_other_registration(value: bytes) -> None:
     """A key that somebody has written by hand must not stop the cluster from replacing its dead."""
 
     async def scenario(store: FaultyStore, cache: BrokerCache) -> None:

@@ -228,7 +228,7 @@ def test_pages_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
             async def forget_after_the_first_page(*args: object, **kwargs: object) -> object:
                 page = await read(*args, **kwargs)  # type: ignore[arg-type]
-                if store.ranges == 2:  # the first was that of lead_anew
+                if store.ranges == 2:  # the first was that of lead_again
                     await forget(store, partitions(5), LAYOUT)
                 return page
 

@@ -109,7 +109,7 @@ def test_subscribers_hear_which_partitions_have_changed_until_they_have_enough()
     with_cache(scenario)
 
 
-def test_after_a_hole_in_history_all_that_is_and_all_that_is_gone_is_told() -> None:
+def test_after_a_gap_in_history_changed_new_and_removed_partitions_are_reported() -> None:
     async def scenario(c: Cached) -> None:
         await c.write(put(P0, led(1, moving_to=2)), put(P1, led(1)))
         c.reported.clear()
@@ -130,8 +130,8 @@ def test_after_a_hole_in_history_all_that_is_and_all_that_is_gone_is_told() -> N
 @pytest.mark.parametrize(
     "value", [b"", b"{", b"\xff", b"{}", b'{"leader_session":1,"leader_epoch":0,"sessions":[]}', b"[]"], ids=repr
 )
-def test_a_value_that_can_not_be_read_takes_the_partition_from_nobody(value: bytes) -> None:
-    """As with a topic: damage is not an order. Its leader goes on; nobody can be appointed, since every write compares."""
+def test_an_unreadable_value_does_not_take_the_partition_from_its_leader(value: bytes) -> None:
+    """As with a topic: damage is not an order. Its leader goes on; no other can be appointed, since every write compares."""
 
     async def scenario(c: Cached) -> None:
         revision = await c.write(put(P0, led(1)))
@@ -201,8 +201,8 @@ def test_whatever_is_written_the_tables_agree_with_the_states(steps: list[tuple[
     with_cache(scenario)
 
 
-def test_a_reading_tells_only_of_what_is_different_from_before() -> None:
-    """With many partitions, to tell of all that are the same would stop the broker for a moment."""
+def test_a_repeated_read_of_all_partitions_reports_only_differences() -> None:
+    """With many partitions, a report of all that are the same would stop the broker for a moment."""
 
     async def scenario(c: Cached) -> None:
         await c.write(put(P0, led(1)), put(P1, led(1)), spoil(P2))

@@ -1,4 +1,4 @@
-"""Who follows notices is told of each of them once, and of the newest that stand; the watch itself is
+"""Followers of notices receive each of them once, and the newest that stand; the watch itself is
 tests/metadata/store/test_range_watch.py's."""
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Follower:
         )
 
 
-def test_a_notice_is_passed_on_though_another_has_told_of_its_version_or_of_a_higher_one_before() -> None:
-    """Those may have told of what nobody came to write."""
+def test_a_notice_is_passed_on_though_an_earlier_one_had_its_version_or_a_higher_one() -> None:
+    """The earlier notices may be of manifests that were never written."""
     follower = Follower()
     never_written = follower.put("u1", 3, is_deletion=True)
     of_a_compactor, late = follower.put("u2", 3), follower.put("u3", 2)
@@ -47,7 +47,7 @@ def test_a_notice_is_passed_on_though_another_has_told_of_its_version_or_of_a_hi
     assert follower.notices.version(ORDERS) == 3
 
 
-def test_the_newest_version_stands_as_long_as_a_key_that_tells_of_it() -> None:
+def test_the_newest_version_stands_as_long_as_a_key_that_has_it() -> None:
     follower = Follower()
     follower.put("u1", 3)
     follower.put("u2", 3)
@@ -57,7 +57,7 @@ def test_the_newest_version_stands_as_long_as_a_key_that_tells_of_it() -> None:
     assert follower.notices.version(ORDERS) == 0
 
 
-def test_what_is_read_anew_after_a_hole_in_the_history_is_not_told_twice() -> None:
+def test_notices_that_are_read_again_after_a_gap_in_history_are_not_reported_twice() -> None:
     follower = Follower()
     first = follower.put("u1", 3)
     follower.put("u2", 4)

@@ -1,4 +1,4 @@
-"""The ledger of partitions: whatever it is told, in whatever order, it is what one would be that reads everything anew."""
+"""The ledger of partitions: after any changes in any order it equals a ledger that is built from everything at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ brokers = st.lists(st.builds(Candidate, st.sampled_from(SESSIONS), st.sampled_fr
 
 
 class Reported:
-    """A ledger that is told of changes, and everything that it was told of."""
+    """A ledger that applies changes, and everything that it has applied."""
 
     def __init__(self) -> None:
         self.ledger = PartitionLedger()
@@ -40,7 +40,7 @@ class Reported:
         self.unreadable: set[TopicPartition] = set()
         self.revision = 0
 
-    def tell(self, counts: dict[TopicId, int], reported: dict[TopicPartition, tuple[PartitionState | None, bool]]) -> None:
+    def update(self, counts: dict[TopicId, int], reported: dict[TopicPartition, tuple[PartitionState | None, bool]]) -> None:
         self.revision += 1
         changed: dict[TopicPartition, StoredState | None] = {}
         unreadable: set[TopicPartition] = set()
@@ -62,14 +62,14 @@ class Reported:
 
 
 @given(st.lists(changes, max_size=8), brokers, st.sets(st.sampled_from(SESSIONS)))
-def test_a_ledger_that_was_told_of_changes_is_one_that_reads_everything_anew(
+def test_a_ledger_that_applied_changes_equals_a_rebuilt_one(
     happening: list[tuple[dict[TopicId, int], dict[TopicPartition, tuple[PartitionState | None, bool]]]],
     candidates: list[Candidate],
     sealed: set[SessionId],
 ) -> None:
     reported = Reported()
     for counts, states in happening:
-        reported.tell(counts, states)
+        reported.update(counts, states)
     rebuilt = reported.rebuilt()
     assert vars(reported.ledger) == vars(rebuilt)
     registered = list({candidate.session: candidate for candidate in candidates}.values())
@@ -82,7 +82,7 @@ def test_every_partition_stands_in_one_place_and_its_leader_counts_it(
 ) -> None:
     reported = Reported()
     for counts, states in happening:
-        reported.tell(counts, states)
+        reported.update(counts, states)
     ledger = reported.ledger
     led = [partition for topics in ledger.led.values() for partitions in topics.values() for partition in partitions]
     assert len(led) == len(set(led)) == sum(ledger.loads.values())

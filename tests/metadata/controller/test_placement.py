@@ -32,7 +32,7 @@ def placement_of(
     arriving: Mapping[TopicPartition, SessionId] | None = None,
     moves_max: int | None = None,
 ) -> Placement:
-    """`leaders` are all partitions with the session that leads each; None, or one that is no candidate: nobody."""
+    """`leaders` are all partitions with the session that leads each; None, or one that is no candidate: no leader."""
     led: dict[SessionId, dict[TopicId, set[TopicPartition]]] = defaultdict(lambda: defaultdict(set))
     present = {candidate.session for candidate in candidates}
     for partition, session in leaders.items():
@@ -173,7 +173,7 @@ def test_one_broker_leads_everything(count: int) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=5),
 )
-def test_a_look_at_the_loads_tells_whether_anything_would_be_moved(brokers: list[tuple[int, bool]]) -> None:
+def test_is_balanced_agrees_with_whether_a_placement_would_move_anything(brokers: list[tuple[int, bool]]) -> None:
     candidates = [Candidate(SessionId(number), draining=draining) for number, (_, draining) in enumerate(brokers, 1)]
     loads = {SessionId(number): load for number, (load, _) in enumerate(brokers, 1)}
     sessions = [session for session, load in loads.items() for _ in range(load)]

@@ -29,7 +29,7 @@ class View(NamedTuple):
 
 
 def plan(view: View, sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
-    """Of a ledger that was told everything at once."""
+    """Returns the view of a ledger that got everything at once."""
     ledger = PartitionLedger()
     ledger.apply(Changes(view.partition_counts, {**dict.fromkeys(view.unreadable), **view.states}, view.unreadable))
     return controller_plan.plan(ledger, view.candidates, sealed, moves_max=moves_max)
@@ -148,7 +148,7 @@ def test_a_leader_that_lives_is_asked_once_to_let_go_of_partitions_that_no_topic
     assert plan(view(asked, 1, count=1), set()) == NOTHING
 
 
-def test_what_no_topic_has_and_nobody_leads_any_more_is_forgotten() -> None:
+def test_partitions_of_no_topic_and_without_a_leader_are_forgotten() -> None:
     closed = handed_over(led(1, moving_to=1)[0], SegmentSeq(3), {SessionId(1)})
     states = {partition(0): led(1), partition(7): (closed, Revision(5)), partition(8): led(9), partition(9): led(8)}
     steps = plan(view(states, 1, count=1), {SessionId(9)})
@@ -202,7 +202,7 @@ class Cluster:
             held = self.states.get(where)
             assert read_at == (held[1] if held else 0)
             if held is not None and held[0].leader_session != state.leader_session:
-                assert held[0].leader_session in self.sealed, "nobody is overruled"
+                assert held[0].leader_session in self.sealed, "no live leader is replaced"
             assert state.leader_session in self.live or state.moving_to is None
             self.revision += 1
             self.states[where] = (state, Revision(self.revision))

@@ -24,7 +24,7 @@ from tests.simulation.virtual_loop import virtual_loop
 # ── coming, staying, going ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_members_share_the_partitions_and_each_is_told_what_is_new() -> None:
+def test_members_share_the_partitions_and_each_is_notified_of_its_new_ones() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         assert {len(a.reading), len(b.reading)} == {2}
@@ -51,7 +51,7 @@ def test_who_comes_later_and_who_leaves_get_and_give_their_share(assignor: str) 
     with_team(scenario)
 
 
-def test_a_cooperative_member_goes_on_with_what_does_not_move_and_an_eager_one_begins_anew() -> None:
+def test_a_cooperative_member_keeps_what_does_not_move_and_an_eager_one_gives_up_all() -> None:
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1)
         await team.of(1)
@@ -213,7 +213,7 @@ def test_a_subscription_that_changes_while_the_member_joins_is_taken_up_when_it_
     with_team(scenario)
 
 
-def test_a_reader_that_knows_more_than_who_tells_the_counts_does_not_make_the_group_rebalance_for_ever() -> None:
+def test_a_reader_with_more_partitions_than_the_reported_count_causes_no_endless_rebalances() -> None:
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1)
         reported = a._team.counts | {"orders": 2}
@@ -301,7 +301,7 @@ def test_a_rebalance_that_it_does_not_hear_of_costs_it_what_it_owns_in_time(assi
     with_team(scenario)
 
 
-def test_a_frozen_process_owns_nothing_when_it_wakes_though_it_was_not_told_yet() -> None:
+def test_a_frozen_process_owns_nothing_when_it_wakes_before_any_notification() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         loop = virtual_loop()
@@ -365,7 +365,7 @@ def test_a_coordinator_that_moves_while_members_join_or_sync_is_followed() -> No
         with_team(scenario)
 
 
-def test_a_coordinator_that_moves_again_and_again_while_a_dead_member_is_waited_for_costs_nobody_what_it_owns() -> None:
+def test_live_members_keep_their_partitions_while_the_coordinator_moves_and_one_is_dead() -> None:
     async def scenario(team: Team) -> None:
         a, b, dead = await team.of(3)
         before = set(a.reading), set(b.reading)

@@ -79,7 +79,7 @@ def test_who_holds_partitions_offers_cooperative_assignors_alone_and_says_what_i
     assert decode_subscription(offered.metadata) == Asked(("orders",), {"orders": [0, 1]}, 1)
 
 
-def test_what_an_eager_member_gave_up_to_join_is_told_to_an_eager_assignor_and_is_no_claim_to_a_cooperative_one() -> None:
+def test_partitions_given_up_to_join_are_claimed_from_eager_assignors_alone() -> None:
     settings = MemberSettings(assignors=("sticky", "cooperative-sticky"))
     member_state = staying(P0, protocol="sticky", settings=settings)
     assert member_state.revokes_before_joining

@@ -93,7 +93,7 @@ def test_sticky_moves_the_least_when_a_member_comes(counts: Mapping[str, int], s
     before = sticky_assignor(counts, [Subscriber(MemberId(f"m{at}"), frozenset(TOPICS)) for at in range(size)])
     now = sticky_assignor(counts, [*after(before), Subscriber(MemberId("new"), frozenset(TOPICS))])
     moved = [at for at, owner in owner_of(before).items() if owner_of(now)[at] != owner]
-    assert len(moved) == len(now[MemberId("new")]), "what moves goes to the new one, and to nobody else"
+    assert len(moved) == len(now[MemberId("new")]), "what moves goes to the new one, and to no other"
     assert len(moved) == sum(counts.values()) // (size + 1)
 
 

@@ -1,4 +1,4 @@
-"""What members of a group tell each other, in the bytes of Kafka's consumers."""
+"""What members of a group exchange, in the bytes of Kafka's consumers."""
 
 from __future__ import annotations
 
@@ -94,6 +94,6 @@ def test_a_negative_version_counts_without_bytes_and_broken_text_are_refused(dat
         decode_subscription(data)
 
 
-def test_a_name_that_no_length_can_tell_is_refused() -> None:
+def test_a_topic_name_that_exceeds_its_length_field_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="longer than 32767"):
         encode_subscription(Subscription(("t" * 32_768,)))

@@ -115,7 +115,7 @@ def test_a_group_lies_in_the_store_as_the_documentation_says() -> None:
     )
 
 
-def test_a_group_that_is_handed_over_tells_who_is_still_there_and_how_long_each_may_yet_be_silent() -> None:
+def test_a_handover_records_the_members_of_a_group_and_their_remaining_session_times() -> None:
     played = stable(*[request() for _ in range(4)])
     played.leave("m4")
     played.join(request("m1"))
@@ -133,7 +133,7 @@ def test_a_group_that_is_handed_over_tells_who_is_still_there_and_how_long_each_
     assert read.barrier == (90_500, 90_500 + REBALANCE_MS, False)
 
 
-def test_where_nobody_of_the_generation_has_gone_it_is_handed_over_as_it_was_stored() -> None:
+def test_a_handover_without_departed_members_equals_the_stored_record() -> None:
     played = stable(request(), request())
     played.join(request(played.announced(played.join(request(id_required=True)))))
     stored = played.stored[-1]
@@ -144,7 +144,7 @@ def test_where_nobody_of_the_generation_has_gone_it_is_handed_over_as_it_was_sto
     assert read.silent_in_ms == {"m1": SESSION_MS, "m2": SESSION_MS}
 
 
-@pytest.mark.parametrize("also", ["nobody", "who is named leaves", "who is unnamed hangs up"])
+@pytest.mark.parametrize("also", ["nothing", "who is named leaves", "who is unnamed hangs up"])
 def test_who_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_waited(also: str) -> None:
     played = stable(request(), request())
     newcomer = played.join(request())
@@ -163,7 +163,7 @@ def test_who_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_
     assert (list(read.members), list(read.silent_in_ms)) == (left, left)
     if also == "who is unnamed hangs up":
         assert read.members == {at: stored.members[MemberId(at)] for at in left}, (
-            "nobody of the generation has gone: it goes as it was stored"
+            "no member of the generation has gone: it goes as it was stored"
         )
 
 

@@ -389,7 +389,7 @@ def test_what_history_no_longer_holds_is_refused_and_the_present_stays(on_store:
 # Leases
 
 
-def test_a_lease_that_nobody_renews_takes_its_keys_along(on_store: OnStore) -> None:
+def test_a_lease_that_is_not_renewed_takes_its_keys_along(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         lease = await s.store.grant_lease(5)
         await s.put("leased", b"", lease)
@@ -532,7 +532,7 @@ def test_a_watch_sees_its_prefix_alone(on_store: OnStore) -> None:
     on_store(test)
 
 
-def test_an_empty_value_is_told_apart_from_a_delete(on_store: OnStore) -> None:
+def test_an_empty_value_is_distinguished_from_a_delete(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         revision = await s.put("a", b"")
         await s.delete("a")
@@ -554,7 +554,7 @@ def test_a_watch_from_a_revision_to_come_waits_for_it(on_store: OnStore) -> None
 
 
 @pytest.mark.slow
-def test_a_slow_watcher_misses_nothing_and_stops_nobody(on_store: OnStore) -> None:
+def test_a_slow_watcher_misses_nothing_and_blocks_no_other(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         first = await s.put("a")
         slow = s.store.watch(s.prefix, first)
@@ -619,7 +619,7 @@ def test_history_is_dropped_below_a_watch_that_has_seen_it_and_the_watch_goes_on
     on_store(test)
 
 
-def test_a_watcher_that_history_has_overtaken_is_told(on_store: OnStore) -> None:
+def test_a_watcher_that_a_compaction_has_overtaken_gets_revision_compacted(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         first = await s.put("a")
         watch = s.store.watch(s.prefix, first)
@@ -634,7 +634,7 @@ def test_a_watcher_that_history_has_overtaken_is_told(on_store: OnStore) -> None
 
         with pytest.raises(RevisionCompacted):
             await asyncio.wait_for(read_on(), PATIENCE_S)
-        assert seen == written[: len(seen)]  # what was on its way to it; then it is told, and there is no gap
+        assert seen == written[: len(seen)]  # what was on its way to it; then comes the error, and there is no gap
         assert len(seen) <= s.sent_ahead
 
     on_store(test)

@@ -95,7 +95,7 @@ def test_cancelling_the_body_closes_the_store(tmp_path: Path, on_etcd: bool) -> 
 
 
 @pytest.mark.slow
-def test_an_etcd_that_does_not_answer_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_etcd_that_does_not_answer_fails_the_start(tmp_path: Path) -> None:
     async def test() -> None:
         with pytest.raises(Unavailable, match=r"http://127\.0\.0\.1:1"):
             async with open_metadata(settings("http://127.0.0.1:1", etcd_deadline_ms=200), tmp_path / "unused", prefix="/"):

@@ -1,4 +1,4 @@
-"""Somebody is kept in step with all keys under a prefix: nothing is missed, told twice or taken back, whatever the store does."""
+"""A follower is kept in step with all keys under a prefix: nothing is missed, reported twice or taken back by any fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = "/watched/"
 
 
 class Follower:
-    """What somebody knows who was told by a watched range."""
+    """State of a follower of a watched range."""
 
     def __init__(self, store: FaultyStore) -> None:
         self.store = store
@@ -72,7 +72,7 @@ def follow(scenario: Callable[[Follower], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_what_is_there_is_told_once_and_then_each_transaction_by_itself() -> None:
+def test_existing_keys_are_reported_together_and_then_each_transaction_by_itself() -> None:
     async def scenario(f: Follower) -> None:
         await f.put("a")
         revision = await f.put("b")
@@ -88,7 +88,7 @@ def test_what_is_there_is_told_once_and_then_each_transaction_by_itself() -> Non
     follow(scenario)
 
 
-def test_keys_beside_the_prefix_are_not_told_of() -> None:
+def test_keys_beside_the_prefix_are_not_reported() -> None:
     async def scenario(f: Follower) -> None:
         async with f.running():
             await f.write(Put("/watched", b""), Put("/watched0", b""))
@@ -98,7 +98,7 @@ def test_keys_beside_the_prefix_are_not_told_of() -> None:
     follow(scenario)
 
 
-def test_a_wait_for_what_is_not_told_in_time_says_so_and_disturbs_no_other() -> None:
+def test_a_wait_for_a_revision_times_out_as_false_and_disturbs_no_other() -> None:
     async def scenario(f: Follower) -> None:
         revision = await f.put("a")
         patient = asyncio.ensure_future(f.watched.wait_for(revision, timeout_s=None))
@@ -200,7 +200,7 @@ def test_changes_up_to_a_revision_that_another_read_has_shown_are_not_applied(mo
 
 
 def test_a_store_that_was_emptied_is_not_believed() -> None:
-    """Etcd with an empty disk: topics that are "gone" would be told to clients, and marked as deleted on the bucket."""
+    """Etcd with an empty disk: topics that are "gone" would be reported to clients, and marked as deleted on the bucket."""
 
     async def scenario(f: Follower) -> None:
         await f.write(Put(PREFIX + "a", b"1"))
@@ -241,7 +241,7 @@ def test_whatever_the_store_says_it_is_asked_again(error: Exception) -> None:
 
 
 class Breaking(FaultyStore):
-    """Its watches break by themselves, each after its time, and tell nothing before that."""
+    """Its watches break by themselves, each after its time, and report nothing before that."""
 
     def __init__(self, store: SqliteStore, after_s: Iterator[float]) -> None:
         super().__init__(store)
@@ -262,7 +262,7 @@ def pauses(after_s: Sequence[float]) -> list[float]:
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         store = Breaking(sqlite, iter([*after_s, 1e9]))
         async with Follower(store).running():
-            while len(store.opened_at_s) <= len(after_s):  # noqa: ASYNC110  # nobody tells of it
+            while len(store.opened_at_s) <= len(after_s):  # noqa: ASYNC110  # no event shows it
                 await asyncio.sleep(1)
         await sqlite.close()
         ended_at_s = [opened + lasted for opened, lasted in zip(store.opened_at_s, after_s, strict=False)]

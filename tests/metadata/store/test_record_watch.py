@@ -33,7 +33,7 @@ class Numbers:
         self.changes += 1
 
     async def write(self, *operations: Operation) -> Revision:
-        """Answers once it was told."""
+        """Returns the revision once the watch has reported it."""
         revision = (await self.store.transact([], operations)).revision
         assert await self.records.watched.wait_for(revision, timeout_s=1)
         return revision

@@ -127,7 +127,7 @@ def test_one_write_that_the_store_refuses_fails_alone(writing: Scenarios) -> Non
     writing(scenario)
 
 
-def test_while_the_store_is_away_each_is_told_so_and_nothing_is_written(writing: Scenarios) -> None:
+def test_during_an_outage_each_write_is_unavailable_and_nothing_is_written(writing: Scenarios) -> None:
     async def scenario(w: Writing) -> None:
         at = await w.guard("/g")
         w.store.down = unavailable()
@@ -159,7 +159,7 @@ def test_nothing_under_the_same_compare_follows_a_write_of_unknown_outcome(writi
     writing(scenario)
 
 
-def test_the_owner_is_told_of_an_unknown_outcome_though_the_caller_hung_up(writing: Scenarios) -> None:
+def test_the_owner_is_notified_of_an_unknown_outcome_though_the_caller_hung_up(writing: Scenarios) -> None:
     async def scenario(w: Writing) -> None:
         at = await w.guard("/g")
         w.store.lose_answers = 1
@@ -184,7 +184,7 @@ def test_what_its_caller_no_longer_waits_for_is_written_all_the_same(writing: Sc
     writing(scenario)
 
 
-def test_when_it_stops_all_who_wait_are_told_and_who_comes_later_too(writing: Scenarios) -> None:
+def test_a_stop_ends_waiting_writes_and_refuses_later_ones(writing: Scenarios) -> None:
     async def scenario(w: Writing) -> None:
         at = await w.guard("/g")
         held = asyncio.Event()

@@ -187,7 +187,7 @@ def test_subscribers_hear_of_every_change_in_order_until_they_have_enough(on_bro
     on_broker(test)
 
 
-def test_a_topic_made_anew_under_its_name_is_told_as_an_end_and_a_beginning(on_broker: OnBroker) -> None:
+def test_a_recreated_topic_is_reported_as_a_deletion_and_a_creation(on_broker: OnBroker) -> None:
     async def test(b: Broker) -> None:
         old = await b.topics.create("orders", 6)
         async with b.running():
@@ -282,7 +282,7 @@ def test_the_pauses_between_attempts_grow_to_a_bound(on_broker: OnBroker, monkey
     on_broker(test)
 
 
-def test_when_history_is_gone_all_is_read_again_and_the_differences_are_told(on_broker: OnBroker) -> None:
+def test_after_a_gap_in_history_all_is_read_again_and_the_differences_are_reported(on_broker: OnBroker) -> None:
     async def test(b: Broker) -> None:
         kept, altered, deleted = [await b.topics.create(name, 1) for name in ("kept", "altered", "deleted")]
         async with b.running():

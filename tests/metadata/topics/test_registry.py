@@ -270,7 +270,7 @@ def test_what_is_only_validated_is_answered_and_not_written(on_cluster: OnCluste
 # Describing and listing
 
 
-def test_a_topic_that_is_not_there_is_unknown_to_every_call_and_the_nearest_name_is_told(on_cluster: OnCluster) -> None:
+def test_every_call_refuses_an_unknown_topic_with_a_hint_of_the_nearest_name(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         await c.topics.create("orders", 1)
         requests: list[Callable[[], Awaitable[Topic]]] = [

@@ -51,7 +51,7 @@ class Watched(Played):
     def _judge(self, waiter: Waiter) -> None:
         answer = self.reported[waiter]
         if isinstance(answer, Joined):
-            assert answer.generation == self.stored[-1].generation, "it was stored before it was told"
+            assert answer.generation == self.stored[-1].generation, "it was stored before it was answered"
             member = self.group.members[answer.member_id]
             leader = self.group.members[answer.leader]
             name = leader.instance_id or leader.member_id
@@ -166,7 +166,7 @@ class GroupMachine(RuleBasedStateMachine):
     def another_coordinator_goes_on(self) -> None:
         generation = self.played.group.generation
         self.played.fail_over()
-        assert self.played.group.generation == generation, "what anybody was told was stored"
+        assert self.played.group.generation == generation, "what was answered was stored"
 
     @invariant()
     def who_waits_waits_in_one_place(self) -> None:
@@ -198,7 +198,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert (due_ms := wakes_at_ms(group)) is None or due_ms > self.played.now_ms, "what is due has happened"
 
     def teardown(self) -> None:
-        """Where everybody is silent, the group comes to rest: empty, and nobody waits."""
+        """A group whose members are all silent comes to rest: empty, and without waiting calls."""
         for _ in range(4):
             self.played.pass_ms(LONGEST_MS)
             self.played.tick(*self.played.group.members)

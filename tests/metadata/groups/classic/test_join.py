@@ -1,4 +1,4 @@
-"""How members come into a consumer group: the barrier, ids told first, static members, and who is refused."""
+"""How members join a consumer group: the barrier, ids announced first, static members, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_members_that_start_together_are_one_generation() -> None:
     assert [played.joined(waiter).generation for waiter in (first, second)] == [1, 1]
     assert played.joined(first).leader == "m1"
     assert [member.member_id for member in played.joined(first).members] == ["m1", "m2"]
-    assert not played.joined(second).members, "only the leader is told who the others are"
+    assert not played.joined(second).members, "only the leader receives the other members"
     assert played.group.phase is GroupPhase.COMPLETING
 
 
@@ -108,7 +108,7 @@ def test_the_barrier_opens_when_the_last_one_that_it_waits_for_leaves() -> None:
     assert [member.member_id for member in played.joined(first).members] == ["m1"]
 
 
-def test_a_member_that_asks_twice_to_join_is_answered_once_and_its_former_call_is_told_to_ask_again() -> None:
+def test_a_second_join_of_a_member_ends_its_earlier_call_with_rebalance_in_progress() -> None:
     played = Played()
     earlier = played.join(request())
     later = played.join(request("m1"))
@@ -135,7 +135,7 @@ def test_a_member_that_joins_with_another_subscription_begins_a_rebalance() -> N
     assert played.group.phase is GroupPhase.PREPARING
 
 
-def test_a_member_whose_answer_was_lost_is_told_its_generation_again_before_the_assignment_is_there() -> None:
+def test_a_member_whose_answer_was_lost_gets_its_generation_again_before_the_assignment() -> None:
     played = Played()
     played.join(request())
     played.join(request())
@@ -149,7 +149,7 @@ def test_a_member_whose_answer_was_lost_is_told_its_generation_again_before_the_
 # ── members that hang up, and members that flap ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_member_that_hangs_up_before_it_knows_its_id_is_gone_and_nobody_waits_for_it() -> None:
+def test_a_member_that_hangs_up_before_it_knows_its_id_is_removed_and_not_awaited() -> None:
     played = stable(request(), request())
     ghost = played.join(request())
     first = played.join(request("m1"))
@@ -169,7 +169,7 @@ def test_a_member_that_hangs_up_and_knows_its_id_may_come_again() -> None:
     assert played.joined(again).generation == 2
 
 
-def test_who_was_told_that_it_waits_belongs_to_the_next_generation_though_it_hung_up_before_the_barrier_opened() -> None:
+def test_a_member_that_joined_and_hung_up_at_the_barrier_belongs_to_the_next_generation() -> None:
     played = stable(request(), request(), request())
     first = played.join(request("m1"))
     played.hang_up(played.join(request("m2", protocols=offers("orders", owned={"orders": (7,)}))))
@@ -177,7 +177,7 @@ def test_who_was_told_that_it_waits_belongs_to_the_next_generation_though_it_hun
     reported = played.joined(first)
     assert [member.member_id for member in reported.members] == ["m1", "m2"], "m3 has not joined"
     claimed = decode_subscription(reported.members[1].metadata).owned
-    assert claimed == {"orders": [7]}, "so that the leader gives nobody else what it may still read"
+    assert claimed == {"orders": [7]}, "so that the leader gives no other member what it may still read"
     settle(played)
     assert played.group.members.keys() == {"m1", "m2"}
 
@@ -218,7 +218,7 @@ def test_a_member_that_joins_and_hangs_up_every_10_ms_never_stops_the_others_for
         flapping = played.join(request())
         played.pass_ms(10)
         played.hang_up(flapping)
-        for member in ("m1", "m2"):  # as soon as a heartbeat has told them
+        for member in ("m1", "m2"):  # as soon as a heartbeat has answered so
             played.join(request(member))
         assert played.group.phase is GroupPhase.COMPLETING
         settle(played)
@@ -227,10 +227,10 @@ def test_a_member_that_joins_and_hangs_up_every_10_ms_never_stops_the_others_for
     assert worst_ms == 10
 
 
-# ── ids that are told first (KIP-394) ───────────────────────────────────────────────────────────────────────────────────
+# ── ids that are announced first (KIP-394) ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_new_member_may_be_told_its_id_before_it_joins() -> None:
+def test_a_new_member_may_get_its_id_before_it_joins() -> None:
     played = Played()
     member_id = played.announced(played.join(request(id_required=True)))
     assert played.group.phase is GroupPhase.EMPTY
@@ -396,7 +396,7 @@ def test_a_newcomer_is_not_led_into_a_generation_early_by_a_barrier_that_was_put
     assert played.joined(new).generation == 2
 
 
-def test_an_instance_id_that_nobody_has_is_a_new_member_and_with_a_member_id_an_unknown_one() -> None:
+def test_an_unknown_instance_id_is_a_new_member_and_with_a_member_id_an_unknown_one() -> None:
     played = stable(request())
     with pytest.raises(UnknownMember):
         played.join(request("m1", instance="i"))
@@ -427,7 +427,7 @@ def test_of_as_many_votes_the_first_in_the_alphabet_wins() -> None:
     assert played.group.protocol == "range"
 
 
-def test_the_leader_is_told_the_metadata_of_the_chosen_protocol() -> None:
+def test_the_leader_receives_the_metadata_of_the_chosen_protocol() -> None:
     played = Played()
     first = played.join(request(protocols=(Protocol("a", b"1"), Protocol("b", b"2"))))
     played.join(request(protocols=(Protocol("b", b"3"),)))
@@ -536,7 +536,7 @@ def test_any_other_text_is_a_name_for_a_group(name: str) -> None:
 
 
 @pytest.mark.parametrize("member_id", ["m1", "m9"])
-def test_a_member_that_the_group_does_not_know_is_told_so(member_id: str) -> None:
+def test_a_join_with_an_unknown_member_id_is_refused(member_id: str) -> None:
     played = Played()
     with pytest.raises(UnknownMember):
         played.join(request(member_id))

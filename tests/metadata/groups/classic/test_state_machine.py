@@ -37,7 +37,7 @@ def preparing() -> Played:
     return played
 
 
-# ── each phase, and what a member is told in it ─────────────────────────────────────────────────────────────────────────
+# ── each phase, and the answers in it ───────────────────────────────────────────────────────────────────────────────────
 
 PHASES: dict[GroupPhase, Callable[[], Played]] = {
     GroupPhase.EMPTY: Played,
@@ -58,7 +58,7 @@ OK = None
     ],
     ids=lambda value: value.value if isinstance(value, GroupPhase) else getattr(value, "__name__", "ok"),
 )
-def test_what_a_member_of_the_generation_is_told_in_each_phase(
+def test_calls_of_a_member_of_the_generation_have_fixed_answers_in_each_phase(
     phase: GroupPhase,
     heartbeat: type[TidelogError] | None,
     commit: type[TidelogError] | None,
@@ -80,9 +80,9 @@ def test_unknown_members_and_other_generations_are_refused_in_every_phase(phase:
     for asks in (played.heartbeat, played.commit, played.sync):
         for generation in (0, played.group.generation + 1, NO_GENERATION):
             assert refusal(lambda asks=asks, generation=generation: asks("m2", generation)) is StaleGeneration  # type: ignore[misc]
-        assert refusal(lambda asks=asks: asks("stranger")) is UnknownMember  # type: ignore[misc]
+        assert refusal(lambda asks=asks: asks("outsider")) is UnknownMember  # type: ignore[misc]
         assert refusal(lambda asks=asks: asks("")) is UnknownMember  # type: ignore[misc]
-    assert refusal(lambda: played.leave("stranger")) is UnknownMember
+    assert refusal(lambda: played.leave("outsider")) is UnknownMember
     assert played.group is before
 
 
@@ -124,8 +124,8 @@ def test_only_the_leader_of_the_group_assigns_partitions() -> None:
 
 def test_an_assignment_for_an_unknown_member_is_refused_and_the_leader_may_retry() -> None:
     played = completing()
-    with pytest.raises(InvalidArgument, match="'stranger'"):
-        played.sync("m1", assignments={"m1": b"1", "stranger": b"3"})
+    with pytest.raises(InvalidArgument, match="'outsider'"):
+        played.sync("m1", assignments={"m1": b"1", "outsider": b"3"})
     played.sync("m1", assignments={"m1": b"1"})
     assert played.group.phase is GroupPhase.STABLE
 
@@ -138,7 +138,7 @@ def test_a_member_that_syncs_for_another_protocol_is_refused() -> None:
     played.sync("m2", protocol="range", protocol_type="consumer")
 
 
-def test_a_member_that_asks_twice_is_answered_once_and_its_former_call_is_told_that_it_goes_on() -> None:
+def test_a_second_sync_of_a_member_ends_its_earlier_call_with_rebalance_in_progress() -> None:
     played = completing()
     earlier, later = played.sync("m2"), played.sync("m2")
     assert played.refusal(earlier) is RebalanceInProgress
@@ -146,7 +146,7 @@ def test_a_member_that_asks_twice_is_answered_once_and_its_former_call_is_told_t
     assert played.assignment(later) == b"2"
 
 
-def test_who_waits_for_an_assignment_is_told_to_join_again_when_another_rebalance_begins() -> None:
+def test_a_member_that_waits_for_its_assignment_has_to_rejoin_when_a_rebalance_begins() -> None:
     played = completing()
     waiter = played.sync("m2")
     played.join(request())
@@ -188,7 +188,7 @@ def test_a_member_that_never_asks_for_its_assignment_is_lost_though_it_sends_hea
     played.pass_ms(REBALANCE_MS - 1)
     played.heartbeat("m2")
     played.pass_ms(1)
-    assert list(played.group.members) == ["m1"], "else nobody would read its partitions"
+    assert list(played.group.members) == ["m1"], "else no member would read its partitions"
     assert played.group.phase is GroupPhase.PREPARING
 
 
@@ -224,10 +224,10 @@ def test_a_member_that_falls_silent_is_lost_and_the_others_join_again() -> None:
     assert played.joined(played.join(request("m2"))).leader == "m2"
 
 
-def test_a_member_that_waits_at_the_barrier_is_told_so_whatever_generation_it_knows_of() -> None:
+def test_heartbeats_of_a_member_at_the_barrier_say_that_it_waits_for_any_known_generation() -> None:
     played = stable(request(), request())
     waiter = played.join(request("m1"))
-    for generation in (1, 0):  # of before: it was not told of the present one when the next rebalance began
+    for generation in (1, 0):  # an earlier one: it had not received the present one when the next rebalance began
         with pytest.raises(RebalanceInProgress) as reported:
             played.heartbeat("m1", generation)
         assert reported.value.details == {"waits": True}
@@ -271,7 +271,7 @@ def test_a_tick_with_nothing_due_changes_nothing() -> None:
     played = stable(request(), request())
     before = played.group
     played.tick()
-    played.tick("stranger")
+    played.tick("outsider")
     assert played.group == before
     assert wakes_at_ms(played.group) is None
 
@@ -316,7 +316,7 @@ def test_the_next_coordinator_resumes_a_generation_without_a_rebalance() -> None
     assert played.group.phase is GroupPhase.STABLE
 
 
-def test_the_next_coordinator_waits_for_the_assignment_of_the_generation_that_was_told() -> None:
+def test_the_next_coordinator_waits_for_the_assignment_of_the_announced_generation() -> None:
     played = completing()
     played.sync("m2")
     played.fail_over()
@@ -335,7 +335,7 @@ def test_the_next_coordinator_gives_up_a_leader_that_does_not_come_back_with_the
     assert list(played.group.members) == ["m2"]
 
 
-def test_the_next_coordinator_holds_the_barrier_open_anew() -> None:
+def test_the_next_coordinator_restarts_the_rebalance_timeout_of_the_barrier() -> None:
     played = stable(request(), request(instance="i"))
     played.join(request())
     played.join(request(instance="i"))

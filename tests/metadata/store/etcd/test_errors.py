@@ -97,7 +97,7 @@ def test_a_token_that_is_no_longer_good_is_replaced(code: str, details: str) -> 
         ("DATA_LOSS", "etcdserver: corrupt cluster", Corrupt),
     ],
 )
-def test_a_clear_refusal_is_told_at_once(code: str, details: str, kind: type[Exception]) -> None:
+def test_a_definite_refusal_is_raised_at_once(code: str, details: str, kind: type[Exception]) -> None:
     for writes in (False, True):
         said(code, details, kind, "raise", writes=writes)
 
@@ -136,7 +136,7 @@ def test_only_no_answer_at_all_is_silence() -> None:
         ("PERMISSION_DENIED", "etcdserver: permission denied", "Correct etcd_user"),
     ],
 )
-def test_an_error_tells_address_cause_and_remedy(code: str, details: str, hint: str) -> None:
+def test_an_error_has_its_address_cause_and_remedy(code: str, details: str, hint: str) -> None:
     error = failure(code, details, doing="read /a", url=URL, writes=False).error
     assert isinstance(error, TidelogError)
     assert str(error) == f"can't read /a at etcd {URL}: {details.removeprefix('etcdserver: ')}"

@@ -81,7 +81,7 @@ async def refused_as(store: EtcdStore, key: str, reported: str) -> None:
 
 
 async def put_until_taken(store: EtcdStore, key: str) -> Revision:
-    """Nobody may lead for a moment: what is unknown then is written again."""
+    """For a moment no member may lead: what is unknown then is written again."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
@@ -91,7 +91,7 @@ async def put_until_taken(store: EtcdStore, key: str) -> Revision:
 
 
 async def restart(member: EtcdMember, *stores: EtcdStore) -> None:
-    """The next write of these stores goes to nobody but the new process."""
+    """The next write of these stores goes to the new process alone."""
     await in_thread(member.kill)
     await until(lambda: not any(store._client._members[0].connected for store in stores))
     await in_thread(member.start)
@@ -293,7 +293,7 @@ def test_a_watch_goes_on_over_restarts_and_cuts_without_gap_or_repeat(tmp_path: 
     run(test())
 
 
-def test_a_watch_that_was_cut_off_while_history_went_on_without_it_is_told_where_history_begins() -> None:
+def test_a_watch_that_a_compaction_overtook_while_cut_off_gets_the_oldest_revision() -> None:
     async def test() -> None:
         async with proxied() as (proxy, store, direct):
             key = new_key()
@@ -314,7 +314,7 @@ def test_a_watch_that_was_cut_off_while_history_went_on_without_it_is_told_where
     run(test())
 
 
-def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
+def test_a_watch_without_a_serving_member_fails_as_unavailable_and_a_new_one_goes_on() -> None:
     async def test() -> None:
         async with proxied(etcd_deadline_ms=700) as (proxy, store, direct):
             key = new_key()
@@ -337,7 +337,7 @@ def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
     run(test())
 
 
-def test_a_watch_leaves_a_member_that_has_fallen_silent_though_nobody_asks_it_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_leaves_a_silent_member_even_without_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(etcd_store, "PROBE_INTERVAL_S", 0.1)
 
     async def test() -> None:
@@ -488,7 +488,7 @@ def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failu
                             break
                         except Unavailable:
                             pass
-                        hung.thaw()  # on a busy machine another member was asked by then
+                        hung.thaw()  # on a busy machine another member was asked meanwhile
                         await until(hung.healthy)
                     held = await store.get("/a")  # the next member answers
                     assert held is not None

@@ -49,7 +49,7 @@ def test_etcd_is_reached_over_tls_with_a_certificate_of_our_own_and_not_without(
                 assert [batch.revision for batch in await take(store.watch("/a", written.revision), 1)] == [written.revision]
                 lease = await store.grant_lease(60)
                 assert await store.keep_alive(lease) == 60
-            outsiders = make_certificates(tmp_path / "strangers")
+            outsiders = make_certificates(tmp_path / "outsiders")
             for wrong in (
                 {"etcd_ca": certificates.ca},
                 {},
@@ -68,7 +68,7 @@ def test_etcd_is_reached_over_tls_with_a_certificate_of_our_own_and_not_without(
     run(test())
 
 
-def test_who_does_not_trust_the_certificate_is_told_what_to_check(tmp_path: Path) -> None:
+def test_a_client_that_does_not_trust_the_certificate_gets_a_hint_what_to_check(tmp_path: Path) -> None:
     async def test() -> None:
         certificates = make_certificates(tmp_path / "theirs")
         with running_etcd(tmp_path, certificates=certificates) as member:
@@ -170,7 +170,7 @@ def test_a_user_is_let_in_to_what_is_granted_and_no_further(tmp_path: Path, capl
 
 
 def test_a_user_who_may_write_to_a_prefix_only_may_compact_history(tmp_path: Path) -> None:
-    """Which is that of all: etcd grants it to whoever it lets in."""
+    """Which is that of all: etcd grants it to every client that it lets in."""
 
     async def test() -> None:
         with etcd_with_users(tmp_path) as member:

@@ -19,6 +19,6 @@ def test_a_change_of_leader_counts_once_also_when_there_was_none_between() -> No
     assert reported(reported(None, 7), 0).leader == 0
 
 
-def test_the_alarm_of_a_full_database_is_told() -> None:
+def test_the_alarm_of_a_full_database_is_recognised() -> None:
     assert reported(None, 7, "memberID:1 alarm:NOSPACE ").is_full
     assert not reported(None, 7, "memberID:1 alarm:CORRUPT ").is_full

@@ -219,7 +219,7 @@ def test_a_full_etcd_leaves_a_write_unknown_and_says_what_to_do(tmp_path: Path) 
 # Leases in real time
 
 
-def test_etcd_ends_a_lease_that_nobody_renews_and_its_keys_with_it() -> None:
+def test_etcd_ends_a_lease_that_is_not_renewed_and_its_keys_with_it() -> None:
     async def test() -> None:
         async with opened() as store:
             key = new_prefix()
@@ -253,7 +253,7 @@ def test_a_lease_that_is_kept_outlives_its_time_to_live() -> None:
                         await asyncio.sleep(ttl_s / 3)
                     assert await store.keep_alive(lease) == ttl_s
                 except LeaseLost:
-                    assert time.monotonic() - renewed_s >= ttl_s  # on a busy machine this process may stand still for so long
+                    assert time.monotonic() - renewed_s >= ttl_s  # on a busy machine this process may stand still that long
                     lease = NO_LEASE
             await store.revoke_lease(lease)
             assert await store.get(key) is None
@@ -277,7 +277,7 @@ def test_a_transaction_too_large_for_one_answer_is_seen_whole() -> None:
     run(test())
 
 
-def test_a_reader_that_takes_nothing_is_sent_no_more_than_its_window_and_stops_nobody() -> None:
+def test_a_reader_that_takes_nothing_is_sent_no_more_than_its_window_and_blocks_no_other() -> None:
     async def test() -> None:
         async with tcp_proxy(SHARED.member.client_port) as proxy, opened() as writer, opened(proxy.url) as store:
             prefix = new_prefix()

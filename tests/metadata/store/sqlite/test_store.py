@@ -36,7 +36,7 @@ async def put(store: MetadataStore, key: str, value: bytes = b"") -> Revision:
 
 
 class StuckClock(Clock):
-    """Holds whoever reads it, and that is the store's thread, as a slow disk would."""
+    """Holds its reader, the store's thread, as a slow disk would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ def test_a_full_disk_refuses_the_write_whole_and_takes_it_once_there_is_space(pa
 
 
 def sqlite_error(code: int) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("told by SQLite")
+    error = sqlite3.OperationalError("reported by SQLite")
     error.sqlite_errorcode = code
     return error
 
@@ -531,7 +531,7 @@ def test_housekeeping_compacts_what_is_older_than_the_history_that_is_kept(path:
     run(test())
 
 
-def test_housekeeping_ends_leases_while_nobody_calls(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeping_ends_leases_without_any_calls(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_house_at_once(monkeypatch)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Compaction by Spark's driver and executors leaves what a compactor would leave, whoever else is at work; without Spark."""
+"""Compaction by Spark's driver and executors leaves what a compactor would leave, even beside others; without Spark."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def unnamed(log: MadeLog) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) -> None:
+def test_a_backfill_reports_what_it_found_and_its_progress(log: MadeLog) -> None:
     reported: list[str] = []
 
     def noted(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
@@ -263,7 +263,7 @@ def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_n
 
 
 @pytest.mark.slow
-def test_a_segment_that_is_gone_is_damage_only_where_nobody_has_compacted_it(log: MadeLog) -> None:
+def test_a_missing_segment_is_damage_only_if_it_was_not_compacted(log: MadeLog) -> None:
     def beside_another(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         if not manifest(log, 1).version:
             run(log.url)

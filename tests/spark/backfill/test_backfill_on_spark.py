@@ -1,4 +1,4 @@
-"""Backfill compaction in a Spark of its own: executors make the files, and what fails there is told as such."""
+"""Backfill compaction in a Spark of its own: executors make the files, and failures there are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tidelog backfill` as it is typed: what is wrong is told before Spark is started."""
+"""`tidelog backfill` as it is typed: errors are reported before Spark is started."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from tidelog.cli.app.errors import BAD_USAGE, FAILED
 from tidelog.cli.main import run
 
 
-def test_a_topic_that_is_not_there_and_a_bucket_that_is_none_are_told_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_topic_and_an_invalid_bucket_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = MadeLog(tmp_path / "bucket")
     assert run(["backfill", "--bucket", log.url, "--topic", "nowhere"]) == FAILED
     assert "there is no topic nowhere" in capsys.readouterr().err
@@ -22,7 +20,7 @@ def test_a_topic_that_is_not_there_and_a_bucket_that_is_none_are_told_at_once(
     assert "is no kind of bucket" in capsys.readouterr().err
 
 
-def test_what_it_found_and_that_spark_starts_is_told_before_it_does(
+def test_the_topics_found_and_the_start_of_spark_are_reported_before_it_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[str] = []

@@ -103,7 +103,7 @@ def shown(data: bytes | None) -> str:
 
 
 def summary_by_spark(frame: DataFrame) -> dict[int, Summary]:
-    """The same, reckoned by Spark. The order is that of the tasks, and of the rows in them."""
+    """The same, computed by Spark. The order is that of the tasks, and of the rows in them."""
     headers = "array_join(transform(headers, h -> concat(h.key, '=', coalesce(hex(h.value), 'null'))), ',')"
     reported = F.concat_ws(
         "|",

@@ -103,7 +103,7 @@ def test_a_file_whose_records_all_lie_within_is_whole_though_it_stands_for_more(
     assert (len(planned.whole), planned.cut, planned.tail) == (1, (), {})
 
 
-def test_a_topic_that_is_made_anew_meanwhile_is_not_mixed_with_the_one_that_was_planned(tmp_path: Path) -> None:
+def test_a_topic_that_was_recreated_after_the_plan_is_not_mixed_with_the_planned_one(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket")
     log.segment({0: records(0, 10)})
     planned = plan(log.url)
@@ -137,7 +137,7 @@ def test_times_at_which_sparks_reader_fails_are_read_by_the_data_source(tmp_path
 
 
 @pytest.mark.slow
-def test_many_partitions_with_cut_files_are_told_apart_by_several_conditions(tmp_path: Path) -> None:
+def test_many_partitions_with_cut_files_are_selected_by_several_conditions(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=RANGES_AT_ONCE + 2)
     for partition in log.written:
         log.history(partition, records(0, 3))

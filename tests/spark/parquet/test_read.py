@@ -155,7 +155,7 @@ def test_a_file_that_is_gone_or_damaged_fails_the_query_whatever_the_session_say
             spark.conf.unset(f"spark.sql.files.{name}")
 
 
-def test_what_is_wrong_is_told_before_anything_is_read(spark: SparkSession, log: MadeLog) -> None:
+def test_errors_are_reported_before_anything_is_read(spark: SparkSession, log: MadeLog) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic nowhere"):
         pyspark_tidelog.read(spark, bucket=log.url, subscribe="nowhere")
     with pytest.raises(InvalidArgument, match="startingOfsets") as wrong:
@@ -168,9 +168,7 @@ def test_what_is_wrong_is_told_before_anything_is_read(spark: SparkSession, log:
     assert re.search(r"--packages org\.apache\.hadoop:hadoop-aws:\d+\.\d+\.\d+,", missing.value.hint)
 
 
-def test_a_session_that_would_pass_over_the_list_of_files_is_told_instead_of_reading_nothing(
-    spark: SparkSession, log: MadeLog
-) -> None:
+def test_a_session_that_would_ignore_the_list_of_files_is_refused(spark: SparkSession, log: MadeLog) -> None:
     ignored = "spark.sql.streaming.fileStreamSink.ignoreMetadata"
     spark.conf.set(ignored, "true")
     try:

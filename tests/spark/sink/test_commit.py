@@ -1,4 +1,4 @@
-"""A batch of the sink is written once, whoever is killed when, and however often Spark comes again."""
+"""A batch of the sink is written once, whichever process is killed, and however often Spark retries."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_drivers_that_race_lose_answers_and_are_killed_at_any_moment_write_each_
     chance = random.Random(seed)
 
     async def attempt(world: World, batch: int, rows: list[str]) -> None:
-        """Spark cuts the rows into tasks anew each time."""
+        """Spark cuts the rows into other tasks each time."""
         mixed = chance.sample(rows, len(rows))
         cuts = sorted(chance.sample(range(len(rows)), chance.randint(0, 3)))
         parts = [mixed[start:end] for start, end in pairwise([0, *cuts, len(rows)]) if start < end]
@@ -169,7 +169,7 @@ def test_batches_follow_each_other_and_the_newest_counts_all_that_the_query_has_
     run(test(World()))
 
 
-def test_a_driver_of_before_can_not_go_back_to_an_earlier_batch() -> None:
+def test_a_former_driver_cannot_go_back_to_an_earlier_batch() -> None:
     async def test(world: World) -> None:
         for batch in range(2):
             await world.commit([await world.stage(FIRST, batch=batch)], batch=batch)
@@ -189,7 +189,7 @@ def test_a_driver_that_slept_while_a_later_batch_was_written_is_fenced_by_the_br
         world.revive()
         others = World()
         others.brokers.held = world.brokers.held
-        await others.commit([await others.stage(SECOND, batch=1)], batch=1)  # on a bucket that tells nothing of it
+        await others.commit([await others.stage(SECOND, batch=1)], batch=1)  # on a bucket that has no trace of it
         with pytest.raises(Fenced, match="a later batch of this query was written"):
             await world.commit(files, batch=0)
         assert sorted(filter(None, world.brokers.values())) == expected(*SECOND)
@@ -200,7 +200,7 @@ def test_a_driver_that_slept_while_a_later_batch_was_written_is_fenced_by_the_br
 @pytest.mark.parametrize(
     "error", [OutcomeUnknown("reset"), Unavailable("down"), Throttled("full", retry_after_s=0.01)], ids=lambda e: type(e).__name__
 )
-def test_what_gets_no_answer_is_sent_again_to_whoever_leads_by_then(error: Exception) -> None:
+def test_batches_without_an_answer_are_sent_again_to_the_present_leader(error: Exception) -> None:
     async def test(world: World) -> None:
         world.brokers.lost_answers = [error, error]  # type: ignore[list-item]  # the test's own
         await committed(world)
@@ -312,7 +312,7 @@ def test_brokers_that_are_away_leave_a_batch_for_the_next_attempt() -> None:
     run(test(World()))
 
 
-def test_rows_that_were_collected_meanwhile_are_told() -> None:
+def test_staged_rows_that_were_collected_meanwhile_are_reported() -> None:
     async def test(world: World) -> None:
         file = await world.stage(FIRST)
         await world.store.delete(file.key)
@@ -322,7 +322,7 @@ def test_rows_that_were_collected_meanwhile_are_told() -> None:
     run(test(World()))
 
 
-def test_a_choice_that_arrives_when_its_rows_were_taken_back_is_told_with_the_way_out() -> None:
+def test_a_choice_that_arrives_after_its_rows_were_discarded_is_reported_with_a_remedy() -> None:
     async def test(world: World) -> None:
         create, late = world.store.create, []
 
@@ -387,7 +387,7 @@ def test_a_broker_that_does_not_know_the_partition_yet_is_waited_for() -> None:
     run(test(World()))
 
 
-def test_a_topic_that_was_made_anew_is_refused_before_rows_are_chosen_and_after() -> None:
+def test_a_recreated_topic_is_refused_before_and_after_rows_are_chosen() -> None:
     async def test(world: World) -> None:
         files = [await world.stage(FIRST)]
         world.brokers.topic_ids["orders"] = "c" * 32
@@ -408,7 +408,7 @@ def test_a_topic_that_was_made_anew_is_refused_before_rows_are_chosen_and_after(
     run(test(World()))
 
 
-def test_a_failure_tells_how_much_is_written_and_what_to_do() -> None:
+def test_a_failure_reports_how_much_is_written_and_what_to_do() -> None:
     async def test(world: World) -> None:
         down = Unavailable("10.0.0.7:9090: can't connect", hint="Check the address.")
         world.brokers.faults = [lambda append: down if append.where.partition == 2 else None] * 10_000

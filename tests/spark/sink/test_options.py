@@ -24,7 +24,7 @@ def test_options_are_read_without_regard_to_case() -> None:
         Codec.ZSTD,
     )
     assert options.write_id == hashed_write_id("load of monday")
-    assert parse_sink_options({**WHERE, "writeId": "0f" * 16}).write_id == "0f" * 16, "as an error tells it"
+    assert parse_sink_options({**WHERE, "writeId": "0f" * 16}).write_id == "0f" * 16, "as an error prints it"
     defaults = parse_sink_options({**WHERE, "checkpointLocation": "/c", "queryName": "q"})
     assert (defaults.topic, defaults.codec, defaults.write_id) == (None, Codec.NONE, None)
 

@@ -198,7 +198,7 @@ def test_each_topic_has_its_own_limit() -> None:
         ({"cleanup.policy": "of a later version", "of.a.later.version": "1"}, "CreateTime", HOUR_MS, HOUR_MS),
     ],
 )
-def test_what_brokers_tell_of_a_topic_is_what_a_task_needs(
+def test_the_route_of_a_topic_has_the_facts_that_a_task_needs(
     settings: dict[str, str], kind: TimestampType, after_max_ms: int, ahead_ms_max: int
 ) -> None:
     topic = admin_pb2.Topic(name="orders", id="a" * 32, partition_count=3, batch_bytes_max=1 << 20, settings=settings)
@@ -210,7 +210,7 @@ def test_what_brokers_tell_of_a_topic_is_what_a_task_needs(
 
 @pytest.mark.parametrize("is_chosen", [False, True])
 def test_dates_are_looked_at_until_an_attempt_is_chosen(tmp_path: Path, is_chosen: bool) -> None:
-    """Spark runs a batch again whose rows were sent, and the topic may take less by then: what is chosen must be found, and end."""
+    """Spark runs a batch again whose rows were sent, and the topic may take less then: what is chosen must be found, and end."""
     options = parse_sink_options({"brokers": "http://b1", "bucket": tmp_path.as_uri(), "topic": "orders"})
     rows = dated(time.time_ns() // 1_000_000 + 2 * HOUR_MS)
     with BucketThread(options.bucket) as bucket:
@@ -272,7 +272,7 @@ def _stamp_of(whole: bytes, batch: bytes) -> range:
     return range(whole.index(batch), whole.index(batch) + 16)
 
 
-def test_a_staged_file_gives_back_its_batches_and_tells_when_it_is_another() -> None:
+def test_a_staged_file_returns_its_batches_and_detects_changes() -> None:
     made = encoded(batch_of(key=pa.array(["a", "b", "c"]), value=pa.array(["1", "2", "3"])))
     file, body = encode_file("spark/x", sorted(made.items()))
     whole = b"".join(body)
@@ -292,7 +292,7 @@ def test_a_staged_file_gives_back_its_batches_and_tells_when_it_is_another() -> 
         open_file(file, whole[:-1])
 
 
-def test_a_batch_has_the_same_producer_whoever_sends_it_and_none_that_is_handed_out() -> None:
+def test_a_batch_has_a_producer_id_derived_from_its_write_and_none_that_brokers_assign() -> None:
     producer = producer_of("w", 40_000, "t")
     assert producer == producer_of("w", 40_000, "t")
     assert DERIVED_IDS <= producer.producer_id < IDEMPOTENCY_KEY_IDS

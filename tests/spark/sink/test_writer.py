@@ -176,7 +176,7 @@ def test_a_task_that_fails_and_is_run_again_by_spark_doubles_nothing(cluster: Cl
     assert cluster.markers() <= {"chosen", "done"}
 
 
-def test_what_is_wrong_is_told_by_spark_with_its_remedy_before_a_task_starts(spark: SparkSession, cluster: Cluster) -> None:
+def test_spark_reports_a_missing_topic_with_its_remedy_before_a_task_starts(spark: SparkSession, cluster: Cluster) -> None:
     frame = spark.range(1).selectExpr("cast(id as string) value")
     reported = "there is no topic nowhere. Nothing was written. Create it first: tidelog topic create nowhere"
     with pytest.raises(AnalysisException, match=reported):

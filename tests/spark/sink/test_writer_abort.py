@@ -36,7 +36,7 @@ def test_rows_stay_where_every_task_was_done_since_the_marker_of_a_commit_that_f
     asyncio.run(test())
 
 
-def test_an_abort_before_any_task_was_done_asks_nobody() -> None:
+def test_an_abort_before_any_task_was_done_makes_no_request() -> None:
     options = parse_sink_options({"brokers": "http://b:8080", "bucket": "file:///nowhere", "topic": "orders"})
     asyncio.run(abort(options, [None, None]))
     asyncio.run(abort(options, []))

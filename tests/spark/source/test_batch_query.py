@@ -144,7 +144,7 @@ def test_a_plan_reads_the_same_after_the_rest_was_compacted(bucket: Bucket) -> N
 
 
 @pytest.mark.slow
-def test_what_was_compacted_and_collected_since_the_plan_is_looked_up_anew(bucket: Bucket) -> None:
+def test_records_that_were_compacted_and_collected_since_the_plan_are_located_again(bucket: Bucket) -> None:
     planned = tasks(bucket, maxRecordsPerPartition="70")
     bucket.compact()  # without any grace
     assert not list((bucket.root / "wal" / f"{3:016x}").glob("0*0"))
@@ -164,7 +164,7 @@ def test_a_task_goes_on_where_it_was_when_the_rest_is_collected(bucket: Bucket) 
 
 
 @pytest.mark.slow
-def test_what_was_deleted_since_the_plan_is_told(bucket: Bucket) -> None:
+def test_records_that_were_deleted_since_the_plan_are_reported_or_skipped(bucket: Bucket) -> None:
     planned = tasks(bucket)
     bucket.compact()
     bucket.delete_records(130)
@@ -186,7 +186,7 @@ def test_what_was_deleted_since_the_plan_is_told(bucket: Bucket) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_is_not_made_anew_over_keys_that_were_compacted(bucket: Bucket) -> None:
+def test_a_plan_is_not_renewed_over_keys_that_were_compacted(bucket: Bucket) -> None:
     """Key compaction may have removed records that this query has to read."""
     planned = tasks(bucket)
     bucket.compact()
@@ -195,8 +195,8 @@ def test_a_plan_is_not_made_anew_over_keys_that_were_compacted(bucket: Bucket) -
         read(bucket, planned)
 
 
-def test_a_plan_is_not_made_anew_over_files_that_a_key_pass_under_way_has_replaced(tmp_path: Path) -> None:
-    """It tells that it is over when it comes to the end; what it has rewritten until then has fewer records already."""
+def test_a_plan_is_not_renewed_over_files_that_a_running_key_pass_has_replaced(tmp_path: Path) -> None:
+    """It records its completion at its end; what it has rewritten until then has fewer records already."""
     log = MadeLog(tmp_path / "log", partitions=1)
     log.history(0, records(0, 50))
     with BucketThread(log.url) as opened:
@@ -276,7 +276,7 @@ def test_of_the_lives_of_a_topic_the_one_that_is_not_over_is_read(bucket: Bucket
 
 
 @pytest.mark.slow
-def test_retention_is_told_as_data_loss_or_passed_over(bucket: Bucket) -> None:
+def test_retention_is_reported_as_data_loss_or_skipped(bucket: Bucket) -> None:
     bucket.delete_records(42)
     with pytest.raises(OutOfRange, match="offsets 0 to 41 of orders/0 were deleted"):
         tasks(bucket, startingOffsets='{"orders":{"0":0}}')

@@ -254,7 +254,7 @@ def test_a_follower_loses_no_record_and_shows_none_too_early(seed: int, monkeypa
             whole = poll == 0 or world.chance.random() < 0.4
             snapshot = (await follower.poll({ORDERS: "orders"}, manifests=whole))[ORDERS]
             if snapshot.damage is not None:
-                assert bucket.rate, "a gap is told only where somebody moves while it looks"
+                assert bucket.rate, "a gap is reported only where something moves meanwhile"
                 continue
             check(snapshot)
             assert snapshot.end_offset <= world.committed

@@ -98,7 +98,7 @@ def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[s
         ("xyz", "xyz"),
     ],
 )
-def test_an_option_is_told_as_its_writer_spells_it_though_spark_hands_it_over_in_lower_case(name: str, shown: str) -> None:
+def test_errors_restore_the_spelling_of_an_option_that_spark_passes_in_lower_case(name: str, shown: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^option {shown}: 'a' is"):
         parse_source_options({**ORDERS, name: "a"})
     with pytest.raises(InvalidArgument, match=r"^option StartingOfSets: 'a' is"):
@@ -111,7 +111,7 @@ def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
     assert refused.value.hint == "Did you mean startingOffsets?"
 
 
-def test_a_value_of_a_megabyte_is_not_told_whole() -> None:
+def test_a_value_of_a_megabyte_is_shortened_in_its_error() -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_source_options({**ORDERS, "startingOffsets": "x" * 1_000_000})
     assert len(refused.value.message) < 1000

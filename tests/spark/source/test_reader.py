@@ -67,7 +67,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, buck
         ({"startingOfsets": "earliest"}, "Did you mean startingOffsets"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_remedy_before_a_task_starts(
+def test_errors_are_reported_with_their_remedy_before_a_task_starts(
     spark: SparkSession, bucket: Bucket, options: dict[str, str], reported: str
 ) -> None:
     with pytest.raises(AnalysisException, match=reported):

@@ -250,7 +250,7 @@ def test_topics_that_match_the_pattern_are_picked_up_when_they_are_made(bucket: 
     assert query.start["topics"]["orders-eu"] == {"id": "e" * 32, "offsets": {"0": 0}}
 
 
-def test_retention_that_overtakes_a_query_fails_it_and_tells_what_is_lost(bucket: Bucket) -> None:
+def test_retention_that_overtakes_a_query_fails_it_and_names_the_lost_offsets(bucket: Bucket) -> None:
     query = Query(bucket, startingOffsets="earliest", maxOffsetsPerTrigger="30")
     query.batch()
     bucket.delete_records(45)
@@ -275,7 +275,7 @@ def test_a_query_that_may_lose_data_goes_on_at_the_log_start(bucket: Bucket, cap
     assert query.drain()[10:] == of(0, 45, 100)
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_another_one(bucket: Bucket) -> None:
+def test_a_recreated_topic_fails_a_query_unless_data_loss_is_allowed(bucket: Bucket) -> None:
     query = Query(bucket, startingOffsets="earliest")
     query.drain()
     bucket.mark_deleted("orders", TopicId(f"{1:032x}"))
@@ -291,7 +291,7 @@ def test_a_topic_that_was_deleted_and_made_anew_is_another_one(bucket: Bucket) -
     assert query.start["topics"] == {"orders": {"id": "f" * 32, "offsets": {"0": 0}}}
 
 
-def test_a_checkpoint_of_another_bucket_is_told(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_bucket_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     query = Query(bucket, startingOffsets="earliest")
     query.drain()
     other = Bucket(tmp_path / "other")
@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_bucket_is_told(bucket: Bucket, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_damage_is_told_when_all_before_it_was_read(bucket: Bucket) -> None:
+def test_damage_is_reported_after_all_records_before_it_were_read(bucket: Bucket) -> None:
     gone = bucket.root / segment_key(SessionId(2), SegmentSeq(1))
     body = gone.read_bytes()
     gone.unlink()
@@ -319,7 +319,7 @@ def test_damage_is_told_when_all_before_it_was_read(bucket: Bucket) -> None:
 
 
 @pytest.mark.slow
-def test_damage_that_comes_while_a_query_runs_is_told_though_its_partition_has_nothing_new(bucket: Bucket) -> None:
+def test_damage_during_a_query_is_reported_though_its_partition_has_nothing_new(bucket: Bucket) -> None:
     """The segment may hold records of the partition, so a silent wait for more could lose them."""
     query = Query(bucket, startingOffsets="earliest")
     query.drain()
@@ -357,12 +357,12 @@ def test_a_topic_of_another_id_than_is_asked_for_is_refused(bucket: Bucket) -> N
         Query(bucket, topicIds=f'{{"orders":"{2:032x}"}}').plan()
 
 
-def test_a_topic_that_is_not_there_is_told_when_a_query_starts(bucket: Bucket) -> None:
+def test_a_missing_topic_is_reported_when_a_query_starts(bucket: Bucket) -> None:
     with pytest.raises(PySparkException, match="there is no topic nowhere"):
         Query(bucket, subscribe="nowhere").plan()
 
 
-def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_read(
+def test_a_missing_topic_is_reported_also_where_only_available_records_are_read(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark asks for what is available before it asks where a query begins."""

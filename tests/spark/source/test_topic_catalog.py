@@ -97,7 +97,7 @@ def test_of_topics_that_do_not_match_nothing_but_the_name_is_read() -> None:
 
 
 def test_a_damaged_registration_fails_the_query_though_an_older_one_is_sound() -> None:
-    """The older one may tell of fewer partitions, whose records would be left out in silence."""
+    """The older one may have fewer partitions, whose records would be left out in silence."""
     store = made((named("orders", "a"), 1, 1))
     asyncio.run(write_registration(store, named("orders", "a"), Revision(2), b"not JSON"))
     with pytest.raises(Corrupt):

@@ -50,7 +50,7 @@ def test_what_lies_in_segments_becomes_history_and_each_segment_is_read_once() -
     on_a_bucket(work)
 
 
-def test_brokers_are_told_which_partitions_have_a_newer_manifest() -> None:
+def test_brokers_are_notified_of_partitions_with_a_newer_manifest() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]})
         await scene.compacted()
@@ -126,7 +126,7 @@ def test_where_all_records_are_below_the_log_start_no_file_is_written() -> None:
 
 
 async def delete_records(scene: Scene, before_offset: int) -> ManifestNotice:
-    """As the leader does. Answers what it tells."""
+    """Deletes records as the leader does. Returns its notice."""
     raised = with_log_start(await scene.manifest(), Offset(before_offset), writer="0" * 32, now_ms=scene.now_ms())
     assert await commit_manifest(plain(scene.store), "orders", raised)
     return ManifestNotice(*ORDERS, raised.version, is_deletion=True)
@@ -136,7 +136,7 @@ def files_of_orders(scene: Scene) -> int:
     return len(scene.store.keys(f"topics/orders/{ORDERS.topic_id}/partition=0/"))
 
 
-def test_files_of_records_that_were_deleted_leave_the_bucket_once_the_leader_tells_and_the_grace_is_over() -> None:
+def test_files_of_deleted_records_leave_the_bucket_after_the_leaders_notice_and_the_grace() -> None:
     async def work(scene: Scene) -> None:
         compactor = scene.compactor(replace(AT_ONCE, merge_files_min=99))
         for n in range(2):
@@ -146,7 +146,7 @@ def test_files_of_records_that_were_deleted_leave_the_bucket_once_the_leader_tel
         for _ in range(3):
             scene.ahead_ms += 1000
             await compactor.tick()
-        assert files_of_orders(scene) == 2, "nobody has told of it"
+        assert files_of_orders(scene) == 2, "no notice has come"
         compactor.hear([notice])
         await compactor.tick()
         scene.ahead_ms += 1000
@@ -157,7 +157,7 @@ def test_files_of_records_that_were_deleted_leave_the_bucket_once_the_leader_tel
     on_a_bucket(work)
 
 
-def test_segments_of_records_that_were_deleted_are_compacted_once_the_leader_tells() -> None:
+def test_segments_of_deleted_records_are_compacted_after_the_leaders_notice() -> None:
     async def work(scene: Scene) -> None:
         compactor = scene.compactor(CompactionSettings())
         scene.store.segment(7, {ORDERS: [sequenced_batch(5, 0, b"a", b"b")]})
@@ -350,7 +350,7 @@ def test_a_topic_that_is_deleted_in_the_middle_leaves_no_file() -> None:
         for _ in range(2):
             scene.ahead_ms += 1_000
             await compactor.tick()
-        assert not scene.store.has(segment_key(SessionId(7), SegmentSeq(0))), "nobody needs its segments"
+        assert not scene.store.has(segment_key(SessionId(7), SegmentSeq(0))), "its segments are not needed"
 
     on_a_bucket(work)
 
@@ -454,7 +454,7 @@ def test_a_compactor_that_stalls_before_its_commit_loses_to_another_and_nothing_
     on_a_bucket(work)
 
 
-def test_a_loser_that_may_not_delete_its_file_tells_of_the_permission_that_is_missing(
+def test_a_loser_that_may_not_delete_its_file_logs_the_missing_permission(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(scene: Scene) -> None:
@@ -528,7 +528,7 @@ def test_an_unexpected_error_stops_only_its_own_step_of_the_compactor(monkeypatc
         assert [str(error) for error in raised.value.exceptions] == ["a bug"]
         assert await scene.history() == [(0, b"v")]
         assert scene.store.has(trimmed_key(SessionId(7), SegmentSeq(1)))
-        assert (await scene.metadata.range(LAYOUT.compactions)).items, "brokers are told"
+        assert (await scene.metadata.range(LAYOUT.compactions)).items, "brokers are notified"
 
     on_a_bucket(work)
 
@@ -572,7 +572,7 @@ def test_an_outage_of_the_bucket_is_reported_and_the_next_pass_catches_up() -> N
     on_a_bucket(work)
 
 
-def test_a_scratch_directory_without_room_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_missing_scratch_directory_is_reported_and_a_usable_one_is_left_empty(tmp_path: Path) -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         nowhere = CompactionSettings(compaction_due_age_ms=1, scratch_dir=str(tmp_path / "missing"))

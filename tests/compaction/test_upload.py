@@ -1,4 +1,4 @@
-"""A file of history comes to the bucket whole, before it is named, and is taken back only where nobody will name it."""
+"""A file of history comes to the bucket whole, before it is named, and is taken back only where no manifest will name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compactors share the work, by what the metadata tell of each other; nothing depends on it."""
+"""Compactors share the work, by what the metadata say of each other; nothing depends on it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SETTINGS = CompactionSettings(compaction_due_age_ms=1, delete_grace_ms=GRACE_MS,
 
 
 def clock_of(scene: Scene, *, heard: bool = True) -> StoreClock:
-    """The clock of a compactor whose store has told the right time, or none."""
+    """The clock of a compactor whose store has reported the right time, or none."""
     clock = StoreClock(scene.now_ms, steady=virtual_loop().time)
     if heard:
         hear(scene, clock)
@@ -65,7 +65,7 @@ def test_a_clock_that_is_a_week_ahead_takes_nothing_from_a_topic_of_default_sett
         manifest = await scene.manifest()
         assert manifest.compacted_to == 3, "compaction goes on"
         kept = manifest.log_start_offset, len(manifest.producers), len(segments_in(scene))
-        assert kept == ((0, 1, 3) if heard else (3, 0, 1)), "nothing tells the other one that it is wrong"
+        assert kept == ((0, 1, 3) if heard else (3, 0, 1)), "nothing shows the other one that it is wrong"
 
     on_a_bucket(work)
 
@@ -236,7 +236,7 @@ def test_the_files_of_a_deleted_topic_are_not_swept_while_the_clock_is_in_doubt(
         assert files_in(scene, "payments")
         context = scene.context(SETTINGS, clock=clock_of(scene))
         scene.ahead_ms += DAY_MS
-        assert await context.deletions.delete(files_in(scene, "payments")) == set(), "whoever asks for it"
+        assert await context.deletions.delete(files_in(scene, "payments")) == set(), "by any caller"
         assert files_in(scene, "payments")
 
     on_a_bucket(work)

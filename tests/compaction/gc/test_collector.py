@@ -1,4 +1,4 @@
-"""What nobody needs is found and goes, after the grace; what somebody may need stays, and so does what nobody understands."""
+"""Unreferenced objects are found and deleted after the grace; objects that may be needed stay, and so do unknown ones."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_orphan_of_a_partition_without_a_manifest_goes_too() -> None:
     on_a_bucket(work)
 
 
-def test_a_file_for_a_version_that_is_far_off_is_left_alone_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_a_far_later_version_is_kept_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         key = orphan(scene, 7)
@@ -227,7 +227,7 @@ def mark(scene: Scene, revision: int, topic_id: TopicId = ORDERS.topic_id) -> st
 
 
 def test_a_topic_that_was_restored_and_is_deleted_again_has_a_grace_of_its_own() -> None:
-    """Whoever deletes starts after the deletion; the first marker is long past."""
+    """The compactor that deletes starts after the deletion; the first marker is long past."""
 
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
@@ -300,7 +300,7 @@ def test_a_later_marker_puts_off_a_sweep_that_is_planned() -> None:
 
 
 def test_the_marker_of_a_topic_that_has_left_nothing_else_costs_no_request() -> None:
-    """Markers stay for ever, and each listing shows all of them."""
+    """Markers are never deleted, and each listing shows all of them."""
 
     async def work(scene: Scene) -> None:
         for number in range(500):
@@ -368,7 +368,7 @@ def test_a_marker_is_read_again_where_the_bucket_was_away_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("reported_ms", [None, 10 * GRACE_MS])
-def test_the_grace_of_a_topic_whose_marker_tells_no_time_or_one_to_come_begins_when_it_is_seen(reported_ms: int | None) -> None:
+def test_the_grace_of_a_topic_whose_marker_has_no_time_or_a_future_one_begins_when_seen(reported_ms: int | None) -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         await scene.delete_topic("orders", ORDERS.topic_id)
@@ -551,7 +551,7 @@ def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_me
 # ── the decisions ──
 
 
-def test_a_listing_is_told_partition_by_partition() -> None:
+def test_a_listing_is_grouped_by_partition() -> None:
     topic_a, topic_b, over = TopicId("a" * 32), TopicId("b" * 32), TopicId("c" * 32)
 
     def partition_at(topic_id: TopicId, number: int) -> TopicPartition:

@@ -1,4 +1,4 @@
-"""What leaders tell to have deleted is looked for until it is found, ever more seldom, and not for ever."""
+"""Deletions that leaders report are polled until they are found, with back-off, and for a bounded time."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_compacted_segments_are_marked_and_go_after_the_grace_and_the_seal_stays
     on_a_bucket(work)
 
 
-def test_the_next_compactor_goes_on_by_the_time_that_the_marker_tells() -> None:
+def test_the_next_compactor_counts_the_grace_from_the_time_in_the_marker() -> None:
     async def work(scene: Scene) -> None:
         for _ in range(3):
             scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
@@ -98,7 +98,7 @@ def test_a_marker_counts_from_when_it_was_made(*, by_another: bool) -> None:
     on_a_bucket(work)
 
 
-def test_a_marker_dated_by_a_clock_that_was_ahead_does_not_keep_segments_for_ever() -> None:
+def test_a_marker_dated_in_the_future_keeps_segments_only_for_the_grace_since_it_was_seen() -> None:
     async def work(scene: Scene) -> None:
         for _ in range(3):
             scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
@@ -185,7 +185,7 @@ def test_segments_are_deleted_first_ones_first() -> None:
     on_a_bucket(work)
 
 
-def test_a_bucket_that_denies_deletes_is_told_and_compaction_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bucket_that_denies_deletes_is_logged_once_and_compaction_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
         store = StruckStore(scene.store)

@@ -1,4 +1,4 @@
-"""A compactor that dies, or whose bucket fails, at each of its calls: whoever comes next finishes, and all is there once."""
+"""A compactor that dies, or whose bucket fails, at each of its calls: the next one finishes, and all is there once."""
 
 from __future__ import annotations
 

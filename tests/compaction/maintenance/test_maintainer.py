@@ -56,7 +56,7 @@ def test_files_that_expire_go_and_their_objects_after_the_grace() -> None:
         manifest = await scene.manifest()
         assert (manifest.log_start_offset, manifest.cause, len(manifest.files)) == (5, "retention", 2)
         assert len(scene.store.keys("topics/orders/" + ORDERS.topic_id + "/partition=0/")) == 3
-        scene.ahead_ms += GRACE_MS + 1  # now the second file is past its time, too, and nobody has told us
+        scene.ahead_ms += GRACE_MS + 1  # now the second file is past its time, too, and no notice has come
         await keeper.tick()
         assert len(scene.store.keys("topics/orders/" + ORDERS.topic_id + "/partition=0/")) == 2
         assert (await scene.manifest()).log_start_offset == 10
@@ -276,7 +276,7 @@ def test_keys_are_compacted_and_tombstones_go_when_their_time_is_over() -> None:
         assert [(one.end_offset, one.tombstones) for one in manifest.key_passes] == [(8, 1)]
         seen_ms = manifest.key_passes[0].at_ms
         keeper.close()
-        keeper = guarded_keeper(scene)  # whoever comes next knows of the deadline
+        keeper = guarded_keeper(scene)  # the next compactor knows of the deadline
         await keeper.tick()
         scene.ahead_ms += seen_ms + 99_000 - scene.now_ms()
         await keeper.tick()

@@ -120,7 +120,7 @@ def test_a_merge_of_files_that_another_has_merged_is_given_up() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["merge", "key pass"])
 def test_a_pass_whose_files_another_has_changed_is_not_remembered(meanwhile: str) -> None:
-    """It is carried out anew: remembered, it would leave keys twice below its end for ever."""
+    """It is carried out again: a remembered one would leave duplicate keys below its end for good."""
 
     async def work(scene: Scene) -> None:
         await configure(scene, cleanup_policy="compact")
@@ -171,7 +171,7 @@ def test_a_compactor_that_stalls_for_an_hour_before_it_names_its_file_loses_and_
     on_a_bucket(work)
 
 
-def test_a_bucket_that_denies_deletes_is_told_once_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bucket_that_denies_deletes_is_logged_once_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
         await small_files(scene)
 
@@ -319,7 +319,7 @@ async def deleted(scene: Scene) -> list[Record]:
 @pytest.mark.slow
 @pytest.mark.parametrize("prepare", [merging, expiring, compacting_keys, deleted])
 def test_a_process_may_die_at_every_request(prepare: Callable[[Scene], Coroutine[Any, Any, list[Record]]]) -> None:
-    """What is there stays readable at every moment, and whoever comes next ends up where nobody had died."""
+    """What is there stays readable at every moment, and the next one ends in the same state as without a death."""
     calls = 0
 
     async def undisturbed(scene: Scene) -> None:

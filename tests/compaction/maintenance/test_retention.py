@@ -55,7 +55,7 @@ def test_all_of_it_may_go_and_the_log_starts_where_segments_go_on() -> None:
     assert plan_retention(manifest, settings(retention_ms=1), pending_bytes=0, now_ms=NOW).log_start_offset == 44
 
 
-def test_a_file_that_holds_others_up_is_told() -> None:
+def test_a_file_that_holds_back_the_retention_of_later_ones_is_reported() -> None:
     manifest = manifest_of(files_side_by_side([10] * 4, [0, NOW + 5, 0, NOW]))
     plan = plan_retention(manifest, settings(retention_ms=200), pending_bytes=0, now_ms=NOW)
     assert plan.log_start_offset == 10

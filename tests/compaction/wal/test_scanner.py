@@ -146,13 +146,13 @@ def test_a_session_that_is_claimed_while_the_view_begins_is_found() -> None:
     watched(work())
 
 
-def test_a_gap_that_stays_is_asked_about_and_damage_is_told() -> None:
+def test_a_gap_that_remains_at_the_second_poll_is_reported_as_damage() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(7, 2)
         await scene.poll()
         bodies = []
-        for seq in range(2, 5):  # as a writer does: each tells how far it knew the session to be committed
+        for seq in range(2, 5):  # as a writer does: each has how far it knew the session to be committed
             body = segment_of(7, seq, [(ORDERS, stamped_run(seq, batch_of(b"v")))], committed_to=seq).body
             bodies.append(b"".join(bytes(part) for part in body))
         for seq in (3, 4):
@@ -170,16 +170,14 @@ def test_a_gap_that_stays_is_asked_about_and_damage_is_told() -> None:
 
 
 @pytest.mark.parametrize("gone", [4, 8, 10, 15, 28])
-def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_as_well(
-    gone: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who looks once takes what waits then for all there is."""
+def test_a_missing_segment_far_from_the_start_is_found_by_the_first_poll(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller with a single scan takes what waits then for all there is."""
     monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_AT_ONCE", 2)
     monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", 4)
 
     async def work() -> None:
         scene = Watched()
-        for seq in range(30):  # as a writer does: each tells how far it knew the session to be committed
+        for seq in range(30):  # as a writer does: each has how far it knew the session to be committed
             scene.plant(7, seq, committed_to=seq)
         scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(gone)))
         await scene.poll()
@@ -295,7 +293,7 @@ def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.
 def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_place_of_a_listing(
     late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or one before it, and what a zombie wrote behind the seal those after it. Nobody else would delete them."""
+    """Or one before it, and what a zombie wrote behind the seal those after it. No other would delete them."""
     monkeypatch.setattr("segments.wal.known_sessions.SEGMENTS_LISTED_MAX", 4)
     monkeypatch.setattr("segments.wal.session_listing._INDEX_REACH", 6)
 
@@ -332,7 +330,7 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
 
     async def found(limit: int) -> object:
         scene = Watched()
-        for seq in range(count):  # as a writer does: each tells how far it knew the session to be committed
+        for seq in range(count):  # as a writer does: each has how far it knew the session to be committed
             scene.plant(7, seq, committed_to=seq)
         for seq in late:
             scene.plant(7, seq, committed_to=count)

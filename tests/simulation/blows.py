@@ -33,7 +33,7 @@ PILED_UP, PILE_UP_S_MAX = 2, 2.0
 # Between one blow and the next, from … to.
 PAUSE_S = (0.5, 4.0)
 Blow = Callable[[], Awaitable[None]]
-# That one blow asks for: each reads the whole history anew.
+# That one blow asks for: each reads the whole history again.
 MOVES_MAX = 60
 
 
@@ -110,7 +110,7 @@ class Blows:
         return self._last(self._chance.choice(choices))
 
     async def _last(self, for_s: float) -> None:
-        """For so long it goes on, unless the rain is over before."""
+        """How long it goes on, unless the rain is over before."""
         await asyncio.sleep(self._left(for_s))
 
     def _left(self, for_s: float) -> float:
@@ -167,7 +167,7 @@ class Blows:
         """It hands over all that it leads and lives on, unless another blow falls on it; an operator takes the drain back."""
         drained = self._cluster.any().broker_id
         if all(self._cluster.drains(other) for other in self._cluster.slots if other != drained):
-            return  # nobody would be left to lead
+            return  # no broker would be left to lead
         await self._cluster.drain(drained, True)
         await self._seconds(0.2, 3.0, 15.0)
         await self._cluster.drain(drained, False)
@@ -276,7 +276,7 @@ class Blows:
                 await self._ask_for_a_move()
         await self._seconds(1.0, 5.0)
         revision = (await self._site.metadata.range("/", limit=1)).revision
-        while self._site.recorder.revision < revision:  # noqa: ASYNC110  # nobody tells of it
+        while self._site.recorder.revision < revision:  # noqa: ASYNC110  # no event shows it
             await asyncio.sleep(0.001)
         await self._site.metadata.compact(revision)
         behind.metadata.mend()
@@ -301,7 +301,7 @@ class Blows:
         stalled = await self._controller()
         if stalled is None:
             return
-        others = self._tell_late(stalled)
+        others = self._delay_watches(stalled)
         for broker in (stalled, *others):  # else the next controller has done it all before
             broker.metadata.write_latency_s = 3.0
         await self._load.grow()
@@ -320,7 +320,7 @@ class Blows:
         changing = await self._controller()
         if changing is None:
             return
-        others = self._tell_late(changing)
+        others = self._delay_watches(changing)
         if others:
             newcomer = self._chance.choice(others)
             self._cluster.kill(newcomer)
@@ -331,8 +331,8 @@ class Blows:
         for broker in others:
             broker.metadata.calm_down()
 
-    def _tell_late(self, one: BrokerProcess) -> list[BrokerProcess]:
-        """To all but one, what happens is told late."""
+    def _delay_watches(self, one: BrokerProcess) -> list[BrokerProcess]:
+        """Delays the watches of all brokers but one."""
         others = [broker for broker in self._cluster.slots.values() if broker.alive and broker is not one]
         for broker in others:
             broker.metadata.watch_delay_s = 4.0
@@ -358,7 +358,7 @@ class Blows:
                     await asyncio.sleep(self._chance.expovariate(1 / pace_s))
 
     async def _moves_under_load(self) -> None:
-        """A leader is asked for all that it leads while much of it is on its way, and is told late that it leads it no more."""
+        """A leader is asked for all that it leads while much of it is on its way, and learns late that it leads it no more."""
         leader = self._cluster.any_leader()
         await self._pile_up(leader)
         session = leader.leadership.session

@@ -68,7 +68,7 @@ class BrokenRule(Enum):
     RELEASED_TOO_EARLY = "released-too-early"
     # A leader goes on at its old epoch when the metadata name another leader, or another epoch.
     NOT_GIVEN_UP = "not-given-up"
-    # Producers whose batch is not decided within a second are told that nothing was written.
+    # Producers whose batch is not decided within a second are answered that nothing was written.
     UNKNOWN_IS_FAILURE = "unknown-is-failure"
     # What idempotent producers sent before is forgotten when a partition is taken over.
     REPEATS_NOT_KNOWN = "repeats-not-known"
@@ -79,7 +79,7 @@ class BrokenRule(Enum):
     # A leader whose lease may have ended answers readers without a look for its seal.
     SEAL_NOT_LOOKED_FOR = "seal-not-looked-for"
     # A leader that was replaced calls a gap what the next one has filled.
-    GAP_REPORTED_UNPROVEN = "gap-told-unproven"
+    GAP_REPORTED_UNPROVEN = "gap-reported-unproven"
     # A broker that says that it can't write is removed by one that has not shown that it can.
     REMOVED_WITHOUT_PROOF = "removed-without-proof"
     # A compactor marks all that it knows of a session as trimmed, compacted or not.

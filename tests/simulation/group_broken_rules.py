@@ -42,21 +42,21 @@ class BrokenGroupRule(Enum):
     ADOPTED_UNWRITTEN = "adopted-unwritten"
     # Offsets are written whatever has become of the group's record.
     COMMITS_UNGUARDED = "commits-unguarded"
-    # Whoever was a member once may commit.
+    # A former member may commit.
     OLD_GENERATION_COMMITS = "old-generation-commits"
-    # The next generation begins with whoever joined first.
+    # The next generation begins with the first that joined.
     BARRIER_OPENS_EARLY = "barrier-opens-early"
     # Heartbeats are answered well, whatever generation they name.
     ANY_GENERATION_STAYS = "any-generation-stays"
-    # Members are told of a generation, and of their assignment, before it is stored.
-    REPORTED_BEFORE_STORED = "told-before-stored"
+    # Members learn of a generation, and of their assignment, before it is stored.
+    REPORTED_BEFORE_STORED = "reported-before-stored"
     # A cooperative member goes on with what the new assignment gives to others.
     KEEPS_WHAT_MOVES = "keeps-what-moves"
-    # A member that hears nothing goes on until somebody tells it otherwise.
+    # A member that hears nothing goes on until an answer says otherwise.
     NO_SESSION_CLOCK = "no-session-clock"
-    # A commit of which nobody knows whether it happened is followed by others under the same compare.
+    # A commit of unknown outcome is followed by others under the same compare.
     UNKNOWN_COMMIT_REPEATED = "unknown-commit-repeated"
-    # A member that is silent for ever keeps what it owned.
+    # A member that stays silent keeps what it owned.
     SESSIONS_NEVER_END = "sessions-never-end"
     # A member that has to give up partitions does not commit what it read of them.
     GIVEN_UP_UNCOMMITTED = "given-up-uncommitted"
@@ -64,7 +64,7 @@ class BrokenGroupRule(Enum):
     FENCED_MEMBER_COMMITS = "fenced-member-commits"
     # A member of KIP-848 is given partitions that others have not given up yet.
     GIVEN_BEFORE_RELEASED = "given-before-released"
-    # An answer to OffsetCommit tells of no error.
+    # An answer to OffsetCommit has no error.
     COMMIT_ERRORS_HIDDEN = "commit-errors-hidden"
     # An answer to OffsetFetch has no offset of the last partition.
     OFFSET_LEFT_OUT = "offset-left-out"
@@ -102,7 +102,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.UNKNOWN_COMMIT_REPEATED:
             return [(WriteBatcher, "_still_sound", _all_sound), (GroupCoordinator, "_outcome_unknown", _not_given_up)]
         case BrokenGroupRule.SESSIONS_NEVER_END:
-            return [(CoordinatedGroup, "heard", _heard_forever)]
+            return [(CoordinatedGroup, "heard", _heard_endlessly)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
             return [(MemberRebalance, "_revoke", _reports_loss)]
         case BrokenGroupRule.FENCED_MEMBER_COMMITS:
@@ -209,7 +209,7 @@ def _not_given_up(self: GroupCoordinator, key: str) -> None:
     return
 
 
-def _heard_forever(self: CoordinatedGroup, member_id: MemberId) -> None:
+def _heard_endlessly(self: CoordinatedGroup, member_id: MemberId) -> None:
     if member_id in self.group.members:
         self._silent_at_ms[member_id] = uptime_ms() + 10**9
 

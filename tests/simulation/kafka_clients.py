@@ -185,7 +185,7 @@ class _Batch:
 
 
 @dataclass(eq=False, slots=True)
-class _Lane:
+class _Queue:
     """The batches of one partition that are not acknowledged, in order."""
 
     next_sequence: int = 0
@@ -234,12 +234,12 @@ class KafkaProducer(RouteClient):
     async def _produce(self, life: str, topic: Topic, client: KafkaClient) -> None:
         chance, clients = self._chance, self._clients
         until_s = virtual_loop().time() + chance.uniform(1.0, 4.0)
-        lanes: dict[int, _Lane] = {}
+        queues: dict[int, _Queue] = {}
         producer_id: int | None = None
         async with asyncio.TaskGroup() as answers:
             while clients.lives(topic):
                 more = virtual_loop().time() < until_s and not clients.finishing
-                waiting = any(lane.batches for lane in lanes.values())
+                waiting = any(queue.batches for queue in queues.values())
                 if not more and not waiting:
                     return
                 try:
@@ -256,11 +256,11 @@ class KafkaProducer(RouteClient):
                     await self._pause()
                     continue
                 if more and chance.random() < 0.7:
-                    lane = lanes.setdefault(chance.choice(sorted(client.leaders)), _Lane())
-                    batch = _Batch(lane.next_sequence, chance.randint(1, 3))
-                    lane.next_sequence += batch.count
-                    lane.batches.append(batch)
-                await self._send(life, topic, client, producer_id, lanes, answers)
+                    queue = queues.setdefault(chance.choice(sorted(client.leaders)), _Queue())
+                    batch = _Batch(queue.next_sequence, chance.randint(1, 3))
+                    queue.next_sequence += batch.count
+                    queue.batches.append(batch)
+                await self._send(life, topic, client, producer_id, queues, answers)
                 await asyncio.sleep(chance.choice((0.01, 0.05, 0.1)))
 
     async def _send(
@@ -269,14 +269,14 @@ class KafkaProducer(RouteClient):
         topic: Topic,
         client: KafkaClient,
         producer_id: int,
-        lanes: dict[int, _Lane],
+        queues: dict[int, _Queue],
         answers: asyncio.TaskGroup,
     ) -> None:
         """Sends what can be sent, in one request for each node."""
         now_s = virtual_loop().time()
         by_node: dict[int, list[tuple[int, _Batch]]] = {}
-        for partition, lane in sorted(lanes.items()):
-            if (batch := lane.sendable(now_s)) is not None:
+        for partition, queue in sorted(queues.items()):
+            if (batch := queue.sendable(now_s)) is not None:
                 by_node.setdefault(client.node_of(partition), []).append((partition, batch))
         for node_id, batches in by_node.items():
             try:
@@ -291,7 +291,7 @@ class KafkaProducer(RouteClient):
             for partition, batch in batches:
                 at = TopicPartition(topic.id, Partition(partition))
                 known = isinstance(line.host, RoutedBroker) and line.host.knows(at)
-                attempt = _Attempt(next(self._clients.operations), partition, batch, lanes[partition].batches[0] is batch, known)
+                attempt = _Attempt(next(self._clients.operations), partition, batch, queues[partition].batches[0] is batch, known)
                 attempts.append(attempt)
                 batch.in_flight = True
                 batch.attempts += 1
@@ -304,10 +304,10 @@ class KafkaProducer(RouteClient):
             named = TopicProduceData(name=topic.name, topic_id=bytes.fromhex(topic.id), partition_data=data)
             request = ProduceRequest(acks=-1, timeout_ms=self._chance.choice((500, 2000, 5000)), topic_data=[named])
             asked = line.send("Produce", self._version, request)
-            answers.create_task(self._take(client, line, asked, attempts, lanes))
+            answers.create_task(self._take(client, line, asked, attempts, queues))
 
     async def _take(
-        self, client: KafkaClient, line: KafkaLine, asked: Asked, attempts: list[_Attempt], lanes: dict[int, _Lane]
+        self, client: KafkaClient, line: KafkaLine, asked: Asked, attempts: list[_Attempt], queues: dict[int, _Queue]
     ) -> None:
         results: dict[int, Any] = {}
         lost: TidelogError | None = None
@@ -320,7 +320,7 @@ class KafkaProducer(RouteClient):
             lost = error
             client.is_stale = True
         for attempt in attempts:
-            lane = lanes[attempt.partition]
+            queue = queues[attempt.partition]
             attempt.batch.in_flight = False
             attempt.batch.again_s = virtual_loop().time() + self._chance.choice((0.02, 0.1, 0.5)) * self._chance.random()
             if lost is not None:
@@ -330,7 +330,7 @@ class KafkaProducer(RouteClient):
             if result.error_code not in {0, ALREADY_WRITTEN}:
                 self._refused(client, line, attempt, result)
                 continue
-            lane.batches.remove(attempt.batch)
+            queue.batches.remove(attempt.batch)
             self._clients.acknowledged += 1
             self._clients.kafka_acknowledged += 1
             self._clients.record(Acknowledged(attempt.operation, None if result.error_code else result.base_offset))

@@ -1,10 +1,10 @@
-"""Judges what readers and those who delete records were told of log starts. Pure.
+"""Judges the log starts that readers and clients of DeleteRecords were answered. Pure.
 
-    DeleteRecords ──▶ answered: the log starts at L ──▶ whoever asks from now on reads nothing below L, and is told no less
-    a fetch       ──▶ answered: the log starts at S     S was on the bucket by then; the same reader is never told less
+    DeleteRecords ──▶ answered: the log starts at L ──▶ later requests read nothing below L, and get no lower start
+    a fetch       ──▶ answered: the log starts at S     S was on the bucket already; the same reader never gets less
 
-Exempt is what readers were told by a session that somebody took out of the cluster while its lease lived: until it learns of that,
-it may be old (segments/README.md). What such a session answers to DeleteRecords has to hold like all others.
+Exempt are answers to readers of a session that somebody took out of the cluster while its lease lived: until it learns of that,
+they may be old (segments/README.md). What such a session answers to DeleteRecords has to hold like all others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def judge_log_starts(events: Iterable[Event], deleted: Sequence[Deleted], gone: 
 def _fetched(event: Fetched, answers: Sequence[Deleted], gone: Gone, starts: dict[tuple[str, str], int]) -> Iterator[Violation]:
     start, who = event.log_start_offset, f"{event.reader} of {event.partition}"
     if start > (landed := gone.log_start_by(event.reported_ms)):
-        yield Violation(Invariant.DELETED, f"{who} was told that the log starts at {start}; on the bucket it was {landed}")
+        yield Violation(Invariant.DELETED, f"{who} was answered that the log starts at {start}; on the bucket it was {landed}")
     if event.removed_early:
         return
     lowest = max((answer.log_start_offset for answer in answers if answer.reported_ms <= event.asked_ms), default=0)
@@ -53,6 +53,6 @@ def _fetched(event: Fetched, answers: Sequence[Deleted], gone: Gone, starts: dic
         yield Violation(Invariant.DELETED, f"{who} read offset {event.records[0][0]}, and all below {lowest} was deleted before")
     lowest = max(lowest, starts[event.reader, event.partition])
     if start < lowest:
-        reported = f"was told that the log starts at {start} by session {event.answered_by}; it was {lowest} before"
+        reported = f"was answered that the log starts at {start} by session {event.answered_by}; it was {lowest} before"
         yield Violation(Invariant.DELETED, f"{who} {reported}")
     starts[event.reader, event.partition] = max(lowest, start)

@@ -6,7 +6,7 @@
        └ records came                all of [compacted_to of n, compacted_to of n + 1) that lie at or above the log start
 
 Everything else is a violation. Worked out from what producers sent, from when versions and segments landed on the bucket, and from
-the topic's settings; nothing of the code under test but the stored form is used. Whoever writes a version goes by a clock of its
+the topic's settings; nothing of the code under test but the stored form is used. The writer of a version goes by a clock of its
 own: it is granted what the version says of the time, but never more than CLOCK_SKEW_MS ahead of the world's.
 
 Where a record has no timestamp, the time counts at which its file says that all its records had been appended; for the lag of key
@@ -96,7 +96,7 @@ class Gone:
         return start <= end and all(self.removed_ms.get(offset, at_ms + 1) <= at_ms for offset in range(start, end))
 
     def log_start_by(self, at_ms: int) -> int:
-        """The highest that anybody could know of by then."""
+        """The highest that any client could know of then."""
         return max((start for landed_ms, start in self.log_starts if landed_ms <= at_ms), default=0)
 
 
@@ -177,7 +177,7 @@ class _Walk:
             yield self._violation(Invariant.KEPT, version, f"raises the log start to {start}; committed up to {committed_to}")
         if version.manifest.cause == "delete-records":
             if not any(asked.before_offset == start and asked.at_ms <= version.landed_ms for asked in past.asked):
-                yield self._violation(Invariant.KEPT, version, f"raises the log start to {start}, and nobody has asked for it")
+                yield self._violation(Invariant.KEPT, version, f"raises the log start to {start} without a request")
         elif not past.settings.deletes or version.manifest.cause != "retention":
             yield self._violation(Invariant.KEPT, version, f"raises the log start to {start} where no record may expire")
         elif start not in {compacted_to, *(file.base_offset for file in named)}:
@@ -281,7 +281,7 @@ class _Walk:
                 yield self._violation(Invariant.EQUIVALENT, version, what)
 
     def _sent(self, offset: int) -> SentRecord:
-        """What nobody sent is found by others: here it is the newest of no key."""
+        """Other checkers find records that no producer sent: here they are the newest of no key."""
         record = self._past.log.get(offset)
         return self._past.sent.get(record, _NOBODYS) if record is not None else _NOBODYS
 

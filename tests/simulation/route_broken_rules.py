@@ -52,9 +52,9 @@ class BrokenRouteRule(Enum):
     WRITTEN_BEHIND_REFUSED = "written-behind-refused"
     # The answers of a message that was given up settle the batches of the message that followed it.
     LATE_ANSWERS_TAKEN = "late-answers-taken"
-    # A leader that has not heard yet of a partition tells the forwarding broker that there is none.
+    # A leader that has not heard yet of a partition answers the forwarding broker that there is none.
     UNHEARD_IS_UNKNOWN = "unheard-is-unknown"
-    # A reader is told that a partition does not exist where its leader has not heard of it yet.
+    # A reader is answered that a partition does not exist where its leader has not heard of it yet.
     UNHEARD_IS_UNREADABLE = "unheard-is-unreadable"
     # Streams read the partitions that the topic had when they began.
     GROWTH_NOT_FOLLOWED = "growth-not-followed"
@@ -154,15 +154,15 @@ async def _send_and_take_any_answer(self: ProduceForwarder, leader: BrokerRegist
     appends = [append for _, sent in load for append in sent]
     found = await send_forwarded(self._peers, self._view.topics, leader, appends)
     at = 0
-    for lane, sent in load:
+    for queue, sent in load:
         answers = slice(at, at + len(sent))
         at += len(sent)
         if isinstance(found, OutcomeUnknown):
-            if lane.sent is sent:
-                self._on_answers(lane, lane.lost(found))
-        elif self._queues.get(lane.partition) is lane and lane.sent and len(lane.sent) == len(sent):
-            with contextlib.suppress(KeyError, AssertionError):  # of a lane that is on its way twice, or has ended
-                self._on_answers(lane, lane.answered(found[answers]))
+            if queue.sent is sent:
+                self._on_answers(queue, queue.lost(found))
+        elif self._queues.get(queue.partition) is queue and queue.sent and len(queue.sent) == len(sent):
+            with contextlib.suppress(KeyError, AssertionError):  # of a queue that is on its way twice, or has ended
+                self._on_answers(queue, queue.answered(found[answers]))
 
 
 def _forwarded_knows_no_more(knows_more: Callable[..., Any]) -> Callable[..., Any]:

@@ -85,7 +85,7 @@ def test_a_leader_that_was_brought_the_revocation_must_not_append() -> None:
     assert "b2 appended it" in evidence
 
 
-def test_nobody_is_denied_whose_key_and_right_hold() -> None:
+def test_a_denial_of_a_client_whose_key_and_right_hold_is_a_violation() -> None:
     [evidence] = judged(facts(asked(5.0, 5.1, refused="UNAUTHENTICATED")))
     assert "both its key and its right held all the time" in evidence
     assert judged(facts(asked(3.9, 4.0, refused="UNAUTHENTICATED"))) == [], "a view may be older than the key"

@@ -13,7 +13,7 @@ from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.etcd_model import EtcdModel
 
 
-def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_revision_that_it_was_told() -> None:
+def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_its_revision() -> None:
     recorder = Recorder(ArchiveStore(lambda: 0, lambda topic, topic_id: True), EtcdModel(lambda: 0.0), KeyLayout())
     leader, controller = Writer("b2", SessionId(10)), Writer("b3", SessionId(9))
     recorder.wrote(Revision(209), leader)
@@ -30,7 +30,7 @@ def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_r
         (10, [LandedProof("b3", Revision(2))], ["which has not written since 2"]),
         (0, [LandedProof("b2", Revision(2))], ["and has not said that it can't write"]),
     ],
-    ids=["after it has written", "it wrote before", "it wrote too late", "another wrote", "nobody said that it can't write"],
+    ids=["after it has written", "it wrote before", "it wrote too late", "another wrote", "no event said that it can't write"],
 )
 def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself(
     unwritable_bytes: int, proofs: list[LandedProof], found: list[str]
@@ -55,7 +55,7 @@ def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself
     ],
     ids=["sealed and listed", "not sealed", "not listed"],
 )
-def test_whoever_was_to_take_over_from_a_dead_leader_is_sealed_and_listed_before_another_leads(
+def test_the_chosen_successor_of_a_dead_leader_is_sealed_and_listed_before_another_leads(
     sealed: tuple[int, ...], lists_target: bool, found: list[str]
 ) -> None:
     layout, partition = KeyLayout(), TopicPartition(TopicId("a" * 32), Partition(0))

@@ -21,7 +21,7 @@ from tests.simulation.appointments_model import Bounds, Break, explore, main
         pytest.param(Bounds(elections=0, unled=True, leaves=(1,)), id="no leader yet, and a session uses the newer copy"),
     ],
 )
-def test_whoever_writes_has_read_what_others_wrote_in_every_interleaving(bounds: Bounds) -> None:
+def test_every_writer_has_read_what_others_wrote_in_every_interleaving(bounds: Bounds) -> None:
     states, way = explore(bounds)
     assert not way, "\n".join(way)
     assert states > 20_000, "the bounds leave hardly anything to explore"
@@ -54,7 +54,7 @@ def test_without_any_one_of_its_rules_the_damage_is_found(bounds: Bounds) -> Non
     assert way
 
 
-def test_the_model_tells_the_shortest_way_to_the_damage(
+def test_the_model_prints_the_shortest_path_to_the_damage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["appointments_model", "--elections", "0", "--break", "not-numbered"])

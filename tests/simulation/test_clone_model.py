@@ -29,7 +29,7 @@ def test_without_any_one_of_its_rules_brokers_of_both_copies_write(broken: Break
     assert way
 
 
-def test_the_model_tells_the_shortest_way_to_the_damage(
+def test_the_model_prints_the_shortest_path_to_the_damage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["clone_model", "--break", "not-noted"])

@@ -9,7 +9,7 @@ from tests.simulation.copied_directory_model import Bounds, Break, explore, main
 
 @pytest.mark.proof
 @pytest.mark.slow
-def test_whoever_writes_knows_who_has_written_whenever_the_directory_is_copied() -> None:
+def test_every_writer_knows_all_earlier_writers_whenever_the_directory_is_copied() -> None:
     states, way = explore(Bounds())
     assert not way, "\n".join(way)
     assert states > 100_000, "the bounds leave hardly anything to explore"
@@ -28,7 +28,7 @@ def test_without_any_one_of_its_rules_records_are_lost(broken: Break) -> None:
     assert way
 
 
-def test_the_model_tells_the_shortest_way_to_the_damage(
+def test_the_model_prints_the_shortest_path_to_the_damage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["copied_directory_model", "--break", "notes-forgotten"])

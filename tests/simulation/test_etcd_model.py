@@ -25,14 +25,14 @@ def on_model(test: Callable[[EtcdModel], Awaitable[None]]) -> None:
 
 
 async def gone_at_s(store: EtcdModel) -> float:
-    """When the key "/leased" was deleted, as a watch tells."""
+    """When the key "/leased" was deleted, as a watch reports."""
     async for batch in store.watch("/leased", Revision(1)):
         if batch.events[0].kind == "delete":
             return asyncio.get_running_loop().time()
     raise AssertionError("the watch has ended")
 
 
-def test_a_lease_that_nobody_renews_ends_by_itself_when_it_is_due() -> None:
+def test_a_lease_that_is_not_renewed_ends_by_itself_when_it_is_due() -> None:
     async def test(store: EtcdModel) -> None:
         await store.transact([], [Put("/leased", b"", await store.grant_lease(5))])
         assert await gone_at_s(store) == pytest.approx(5, abs=0.01)

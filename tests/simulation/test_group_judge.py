@@ -93,7 +93,7 @@ def test_a_process_that_came_back_and_is_replaced_once_more_has_its_time_again()
     assert reported.broken == [GroupRule.OWNED]
 
 
-def test_a_partition_without_an_owner_is_told_of_after_the_bound_since_the_last_blow() -> None:
+def test_a_partition_without_an_owner_is_reported_after_the_bound_since_the_last_blow() -> None:
     reported = Reported()
     for reported.now_s in (0.0, 9.0, 11.0):
         reported.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
@@ -103,7 +103,7 @@ def test_a_partition_without_an_owner_is_told_of_after_the_bound_since_the_last_
     assert reported.broken == [GroupRule.UNOWNED]
 
 
-def test_who_begins_below_what_was_acknowledged_and_who_commits_what_nobody_read_are_found_out() -> None:
+def test_a_start_below_the_acknowledged_offset_and_a_commit_of_unread_records_are_found() -> None:
     reported = Reported()
     owner = Somebody("c1")
     reported.judge.handed_out(owner, P0, 0, 5)

@@ -69,7 +69,7 @@ def test_every_promise_to_a_group_is_kept_whatever_befalls_members_and_coordinat
         assert outcome.findings == []
         befell.update(outcome.tallies)
     assert befell["generations"] > 50, "the worlds were too calm to prove anything"
-    assert min(befell["offsets delivered again"], befell["partitions lost"]) > 0, "nobody came to harm"
+    assert min(befell["offsets delivered again"], befell["partitions lost"]) > 0, "no member came to harm"
 
 
 @pytest.mark.parametrize("seed", [4, 5], ids=["tasks in order", "tasks shuffled"])
@@ -97,17 +97,17 @@ def test_a_broken_rule_of_groups_is_caught(rule: BrokenGroupRule, shown: Shown) 
     pytest.fail(f"{SEEDS_TO_CATCH_MAX} worlds with {rule.value} did not show it")
 
 
-def test_the_command_runs_worlds_of_groups_alone_and_tells_how_to_run_a_failing_seed_again(
+def test_the_command_runs_worlds_of_groups_alone_and_prints_how_to_rerun_a_failing_seed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--kind", "groups", "--seeds", "1", "--jobs=1", "--break", "told-before-stored"]) == 1
+    assert main(["--kind", "groups", "--seeds", "1", "--jobs=1", "--break", "reported-before-stored"]) == 1
     out = capsys.readouterr().out
     assert "seed 0 FAILED\n  generation: " in out
-    assert "again: python -m tests.simulation --seed 0 --kind groups --break told-before-stored --trace seed-0.txt\n" in out
+    assert "again: python -m tests.simulation --seed 0 --kind groups --break reported-before-stored --trace seed-0.txt\n" in out
 
 
 def test_a_rule_of_another_kind_of_worlds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--kind", "log", "--break", "told-before-stored"])
+        main(["--kind", "log", "--break", "reported-before-stored"])
     assert ended.value.code == 2
-    assert "told-before-stored is no rule of worlds of log" in capsys.readouterr().err
+    assert "reported-before-stored is no rule of worlds of log" in capsys.readouterr().err

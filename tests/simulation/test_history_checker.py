@@ -253,9 +253,7 @@ def test_any_single_record_that_is_lost_or_doubled_or_moved_is_found(count: int,
 
 
 @pytest.mark.parametrize(("may_be_old", "is_found"), [(False, True), (True, False)])
-def test_only_who_was_taken_out_of_the_cluster_while_its_lease_lived_may_tell_an_old_high_watermark(
-    may_be_old: bool, is_found: bool
-) -> None:
+def test_only_a_broker_removed_while_its_lease_lived_may_report_an_old_high_watermark(may_be_old: bool, is_found: bool) -> None:
     reported = [Fetched("r", P, 1, (), 1, 8), Fetched("r", P, 0, (), 0, 7, may_be_old)]
     judged = check(history([sent(1, record(0)), *reported], record(0)))
     assert [violation.invariant for violation in judged] == [Invariant.PREFIX] * is_found

@@ -1,4 +1,4 @@
-"""Once DeleteRecords was answered, nobody reads below; and no reader sees a log start go back."""
+"""Once DeleteRecords was answered, no reader reads below; and none sees a log start go back."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def judged(*events: Fetched, deleted: Deleted = REPORTED) -> list[str]:
     return [violation.evidence for violation in judge_log_starts(events, [deleted], GONE)]
 
 
-def test_readers_follow_the_log_start_and_may_have_asked_before_it_was_told() -> None:
+def test_readers_follow_the_log_start_and_may_have_asked_before_it_was_answered() -> None:
     assert judged(fetched(0, 1, asked_ms=19), fetched(3, 3, 4, asked_ms=20), fetched(5, asked_ms=60)) == []
 
 
 def test_who_asks_after_the_answer_reads_nothing_below() -> None:
     assert judged(fetched(0, 2, asked_ms=20)) == [
         "r of orders/0 read offset 2, and all below 3 was deleted before",
-        "r of orders/0 was told that the log starts at 0 by session 1; it was 3 before",
+        "r of orders/0 was answered that the log starts at 0 by session 1; it was 3 before",
     ]
-    assert judged(fetched(0, 2, asked_ms=20, removed_early=True)) == [], "until it learns of that, what it tells may be old"
+    assert judged(fetched(0, 2, asked_ms=20, removed_early=True)) == [], "until it learns of that, its answers may be old"
 
 
 def test_no_reader_sees_the_log_start_go_back() -> None:
@@ -43,9 +43,9 @@ def test_no_reader_sees_the_log_start_go_back() -> None:
     assert judged(fetched(5, asked_ms=0), fetched(3, asked_ms=1, reader="other")) == []
 
 
-def test_a_log_start_is_on_the_bucket_before_anybody_is_told() -> None:
+def test_a_log_start_is_on_the_bucket_before_it_is_answered() -> None:
     assert judged(fetched(5, asked_ms=0, reported_ms=49)) == [
-        "r of orders/0 was told that the log starts at 5; on the bucket it was 3"
+        "r of orders/0 was answered that the log starts at 5; on the bucket it was 3"
     ]
 
 

@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_run_in_another_process_byte_for_byte(seed:
     assert len(here) > 1000
 
 
-def test_a_world_whose_trace_nobody_keeps_is_the_same_world() -> None:
+def test_a_world_without_a_kept_trace_is_the_same_world() -> None:
     reported, unreported = simulate(4, trouble_s=2), simulate(4, trouble_s=2, keep_trace=False)
     assert reported.trace
     assert not unreported.trace
@@ -142,7 +142,7 @@ def test_a_broken_rule_is_caught(rule: BrokenRule, shown: Shown) -> None:
     pytest.fail(f"{SEEDS_TO_CATCH_MAX} worlds with {rule.value} showed only {found}")
 
 
-def test_the_command_tells_how_to_run_a_failing_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_how_to_rerun_a_failing_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "1", "--first", "5", "--jobs=1", "--break", "acknowledged-early", "--trouble", "8"]) == 1
     out = capsys.readouterr().out
     assert "seed 5 FAILED\n  durable: " in out

@@ -95,14 +95,14 @@ def test_a_timeout_strikes_in_virtual_time() -> None:
 
 
 def test_a_deadlock_is_reported_with_the_line_at_which_each_task_waits() -> None:
-    async def waits_for_ever() -> None:
+    async def waits_endlessly() -> None:
         await asyncio.Event().wait()
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(waits_for_ever())
+            tasks.create_task(waits_endlessly())
 
-    with pytest.raises(Stuck, match=r"(?s)deadlock at 0\.000 s.*waits_for_ever.*test_virtual_loop\.py:\d+"):
+    with pytest.raises(Stuck, match=r"(?s)deadlock at 0\.000 s.*waits_endlessly.*test_virtual_loop\.py:\d+"):
         run(main())
 
 
@@ -135,15 +135,15 @@ def test_sockets_are_refused() -> None:
         run(main())
 
 
-def test_an_error_that_nobody_awaits_fails_the_run() -> None:
+def test_an_error_that_is_not_awaited_fails_the_run() -> None:
     def fail() -> None:
-        raise ValueError("nobody looks here")
+        raise ValueError("not awaited")
 
     async def main() -> None:
         asyncio.get_running_loop().call_soon(fail)
         await asyncio.sleep(1)
 
-    with pytest.raises(ValueError, match="nobody looks here"):
+    with pytest.raises(ValueError, match="not awaited"):
         run(main())
 
 

@@ -124,11 +124,11 @@ class Receiver(asyncio.BufferedProtocol):
             self._transport.write(b"\x01")
 
 
-def _serve(directory: Path, tell: Connection) -> None:
+def _serve(directory: Path, sender: Connection) -> None:
     async def serve() -> None:
         files = Files(directory)
         server = await asyncio.get_running_loop().create_server(lambda: Receiver(files), "127.0.0.1", 0)
-        tell.send(server.sockets[0].getsockname()[1])
+        sender.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     uvloop.run(serve())
@@ -138,8 +138,8 @@ def _serve(directory: Path, tell: Connection) -> None:
 def floor_server(directory: Path) -> Iterator[int]:
     """The port of a floor that writes into `directory`, in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    reported, tell = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(directory, tell), daemon=True)
+    reported, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(directory, sender), daemon=True)
     process.start()
     try:
         if not reported.poll(20):

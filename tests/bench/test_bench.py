@@ -149,20 +149,20 @@ def test_calls_as_bare_frames_are_answered_refused_or_given_up() -> None:
         all_output = asyncio.Event()
         messages = [b"refuse", *(b"%d" % number * 3_000 for number in range(100))]  # more than fits the first window
 
-        def tell(message: bytes, found: bytes | None, instead: str) -> None:
+        def keep(message: bytes, found: bytes | None, instead: str) -> None:
             reported[message] = found, instead
             if len(reported) == len(messages):
                 all_output.set()
 
         try:
             for message in messages:
-                connection.call(method("/test.Service/Reverse", timeout_s=30.0), message, partial(tell, message))
+                connection.call(method("/test.Service/Reverse", timeout_s=30.0), message, partial(keep, message))
             async with asyncio.timeout(60):
                 await all_output.wait()
             assert reported.pop(b"refuse") == (None, f"refused: {WHY}")
             assert all(found == message[::-1] for message, (found, _) in reported.items())
             assert sorted(asked) == sorted(messages)
-            connection.call(method("/test.Service/Reverse", timeout_s=0.0), b"silence", partial(tell, b"silence"))
+            connection.call(method("/test.Service/Reverse", timeout_s=0.0), b"silence", partial(keep, b"silence"))
             connection.give_up()
             assert reported[b"silence"] == (None, "no answer within 0 s")
         finally:
@@ -195,12 +195,12 @@ def test_refused_members_join_later_and_repeated_reasons_are_reported_once() -> 
         async def join(number: int) -> None:
             came[number] += 1
             if number % 2 and came[number] == 1:
-                raise CallRefused(f"refused: nobody coordinates group {number}")
+                raise CallRefused(f"refused: no coordinator of group {number}")
 
         refusals = await join_all(40, join, within_s=60.0)
         assert sorted(came) == list(range(40))
         assert set(came.values()) == {1, 2}
-        assert str(refusals) == "20 × refused: nobody coordinates group 1"
+        assert str(refusals) == "20 × refused: no coordinator of group 1"
         with pytest.raises(RuntimeError, match=r"0 of 2 groups have joined after 5 s, 25 at once in the end; 2 × refused: never"):
             await join_all(2, never, within_s=5.0)
 

@@ -1,4 +1,4 @@
-"""A client that encrypts for nobody: all of what it is given, and it keeps none of it."""
+"""A client that encrypts for no receiver: all of what it is given, and it keeps none of it."""
 
 from __future__ import annotations
 

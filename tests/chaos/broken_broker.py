@@ -4,7 +4,7 @@ python -m tests.chaos.broken_broker RULE serve --bucket …
 
 What each rule is found by stands beside it: `python -m tests.chaos --prove` runs one after the other, and fails where one is not
 found by any of these. The rules of the simulation that break within one process are among them; the others are broken here, since
-they act on what clients are told.
+they act on what clients receive.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _loses() -> list[tuple[Any, str, Any]]:
 
 
 def _doubles() -> list[tuple[Any, str, Any]]:
-    """A batch is written twice, the second time as that of nobody, so that its records lie behind later ones of their producer."""
+    """A batch is written twice, the second time without its producer: its records lie behind later ones of their producer."""
     append, due = SessionLog.append, _each_tenth()
 
     def doubling(
@@ -130,7 +130,7 @@ def _hides() -> list[tuple[Any, str, Any]]:
 
 
 def _forgets_how_far() -> list[tuple[Any, str, Any]]:
-    """Readers are told a high watermark of a while ago."""
+    """Readers receive a high watermark of a while ago."""
     fetched, due = log_reader._fetched, _each_tenth()
 
     def forgetting(led: LeaderPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> FetchResult:
@@ -151,7 +151,7 @@ def _commits_lost() -> list[tuple[Any, str, Any]]:
 
 
 def _commits_ahead() -> list[tuple[Any, str, Any]]:
-    """More is told to be committed than is."""
+    """More is reported as committed than is."""
     offsets, due = GroupCoordinator.offsets, _each_tenth()
 
     async def ahead(self: GroupCoordinator, name: str) -> StoredOffsets:

@@ -76,7 +76,7 @@ class Broker:
 
     @property
     def ready(self) -> bool:
-        """Whether the present process has told its addresses."""
+        """Whether the present process has printed its addresses."""
         return self.process is not None and self._reported.stat().st_size > 0
 
     @property
@@ -168,7 +168,7 @@ class Cluster:
 
     @property
     def urls(self) -> dict[str, str]:
-        """By broker id, of the HTTP doors."""
+        """Addresses of the HTTP listeners, by broker id."""
         return {broker.broker_id: broker.http_url for broker in self.brokers}
 
     @property
@@ -182,7 +182,7 @@ class Cluster:
         return _bucket_url(self.bucket, self.s3.endpoint_url)
 
     async def supervise(self) -> None:
-        """Starts brokers that ended by themselves again, and tells. Runs until it is cancelled."""
+        """Starts brokers that ended by themselves again, and records it. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
             for broker in self.brokers:

@@ -1,13 +1,13 @@
 """Judges what the members of consumer groups did in a chaos run. Pure.
 
-    group-skip            an offset that nobody of the group has processed: a member begins behind it, or the run ends with it
+    group-skip            an offset that no member of the group has processed: a member begins behind it, or the run ends with it
     group-gap             a member's answer leaves out offsets, within one assignment
     group-went-back       a member is handed out again, within one assignment, what it was handed out before
     not-owned             a member is handed out records of what it was not assigned, or gave up
     two-owners            two members are handed out records of one partition in one generation
     lost-commit           a member begins before what was acknowledged as committed when it was assigned the partition
-    commit-went-back      a broker tells less than was acknowledged, or than was told before
-    commit-beyond         a broker tells more than was processed
+    commit-went-back      a broker reports less than was acknowledged, or than it reported before
+    commit-beyond         a broker reports more than was processed
     group-lag             something is left in the end
 
 What a member had in its hands when it was dropped is not processed. That offsets come again when members or brokers are struck is
@@ -168,7 +168,7 @@ class _Judge:
             return
         if reading.next_offset == NOT_BEGUN:
             if first > (complete_to := found.processed.complete_to):
-                yield "group-skip", f"{who} begins at {first}; {complete_to} was processed by nobody"
+                yield "group-skip", f"{who} begins at {first}; {complete_to} was processed by no member"
             if first < reading.committed:
                 yield "lost-commit", f"{who} begins at {first}, though {reading.committed} was acknowledged as committed"
             reading.next_offset = reading.processed = first
@@ -200,11 +200,11 @@ class _Judge:
     def _reported(self, event: CommittedReported) -> Iterator[Anomaly]:
         for partition, offset in event.offsets:
             found = self._partitions[event.group, partition]
-            what = f"after {event.time_s} s {offset} is told to be committed of partition {partition} by {event.group}"
+            what = f"after {event.time_s} s {offset} is reported as committed of partition {partition} by {event.group}"
             if offset < (least := max(found.reported, found.acknowledged_before(event.asked_s))):
                 yield "commit-went-back", f"{what}; it was {least} before"
             if offset > (complete_to := found.processed.complete_to):
-                yield "commit-beyond", f"{what}; {complete_to} was processed by nobody"
+                yield "commit-beyond", f"{what}; {complete_to} was processed by no member"
             found.reported = max(found.reported, offset)
 
     def _end(self, event: GroupEnd) -> Iterator[Anomaly]:
@@ -216,7 +216,7 @@ class _Judge:
                 continue
             partition, end = served.partition, served.records[-1][0] + 1
             if (complete_to := self._partitions[event.group, partition].processed.complete_to) < end:
-                evidence = f"{complete_to} of partition {partition} was processed by nobody of {event.group}; it ends at {end}"
+                evidence = f"{complete_to} of partition {partition} was processed by no member of {event.group}; it ends at {end}"
                 yield "group-skip", evidence
             if committed.get(partition) != end:
                 evidence = f"{event.group} has committed {committed.get(partition)} of partition {partition} in the end, not {end}"

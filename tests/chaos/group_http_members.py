@@ -1,4 +1,4 @@
-"""A consumer group over plain HTTP in a chaos run, as docs/http-groups.md tells it: any broker each time, a cursor, and 409.
+"""A consumer group over plain HTTP in a chaos run, as docs/http-groups.md describes it: any broker each time, a cursor, and 409.
 
     join ─▶ read, which commits what the cursor before has read ─▶ … ─▶ 409 ─▶ commit, join again ─▶ …
 
@@ -57,7 +57,7 @@ class Reported(NamedTuple):
 
     @property
     def may_pass(self) -> bool:
-        """Nobody answered, or nobody can for the moment."""
+        """No broker answered, or none can for the moment."""
         return self.status in {0, HTTPStatus.TOO_MANY_REQUESTS} or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
     @property
@@ -215,9 +215,9 @@ class _Life:
     async def _work_on(self, page: Any) -> None:
         for beside in page.get("errors", ()):
             if not beside["error"]["retryable"]:
-                self._history.add(Unexpected(self._history.now_s, self.member, f"an answer tells {beside}"))
+                self._history.add(Unexpected(self._history.now_s, self.member, f"an answer has {beside}"))
         if page.get("resets"):
-            self._history.add(Unexpected(self._history.now_s, self.member, f"an answer tells resets: {page['resets']}"))
+            self._history.add(Unexpected(self._history.now_s, self.member, f"an answer has resets: {page['resets']}"))
         found: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
         for record in page["records"]:
             found[record["partition"]].append((record["offset"], value_of(record["value"].encode())))
@@ -272,7 +272,7 @@ class GroupWatcher:
             await asyncio.sleep(ASKED_EVERY_S)
 
     async def at_rest(self, ends: Mapping[int, int]) -> None:
-        """Returns when every group has committed all, up to `ends` by partition. The history is told in any case where they are."""
+        """Returns when every group has committed all, up to `ends` by partition. The history records in any case where they are."""
         last: dict[str, GroupEnd] = {}
         try:
             for group in self._groups:

@@ -2,7 +2,7 @@
 
     one of MEMBERS ─▶ a life ─▶ it leaves, or is dropped: as if its process were gone ─▶ another life, under another name ─▶ …
 
-Until `enough` is set; then whoever lives stays, and reads on. Each life takes records in one of three ways, all of which commit
+Until `enough` is set; then live members stay, and read on. Each life takes records in one of three ways, all of which commit
 what was processed and no more.
 """
 
@@ -60,7 +60,7 @@ class SdkMember:
         async with AsyncExitStack() as parts:
             try:
                 log = await parts.enter_async_context(connect(*self._addresses))
-            except Unavailable:  # nobody answers
+            except Unavailable:  # no broker answers
                 await asyncio.sleep(CONNECT_AGAIN_S)
                 return
             caller = _Caller(member, self._history, self._rng)
@@ -81,7 +81,7 @@ class SdkMember:
                 reading.result()
 
     async def _end_of_life(self, reading: asyncio.Task[None]) -> None:
-        """Or of its reading, which only an error ends; for ever where all is quiet."""
+        """Or of its reading, which only an error ends; without end where all is quiet."""
         await asyncio.wait((reading,), timeout=self._rng.uniform(*LIFE_S))
         if self._enough.is_set():
             await asyncio.wait((reading,))
@@ -103,13 +103,13 @@ def _consumer(log: Client, member: str, caller: _Caller, *, auto_commit: bool) -
 
 
 def drop(consumer: GroupConsumer) -> None:
-    """As if its process were gone: it commits nothing, tells its group nothing, and the group waits for its session to end."""
+    """As if its process were gone: it commits nothing, sends its group nothing, and the group waits for its session to end."""
     if consumer._task is not None:
         consumer._task.cancel()
 
 
 class _Caller:
-    """Who takes the records of one member, and tells the history."""
+    """Takes the records of one member, and notes them in the history."""
 
     consumer: GroupConsumer
 
@@ -120,7 +120,7 @@ class _Caller:
         self.next_offsets: dict[int, int] = {}
         """Behind what was processed, of what it owns."""
 
-    # ── told by the consumer ──
+    # ── called by the consumer ──
 
     def assigned(self, partitions: list[TopicPartitionName]) -> None:
         self._history.add(Assigned(self._history.now_s, GROUP, self._member, self._generation, _numbers(partitions)))

@@ -46,7 +46,7 @@ class Acknowledged(Event, frozen=True, tag="acknowledged"):
 
 
 class Refused(Event, frozen=True, tag="refused"):
-    """The producer was told that nothing was written, and has not tried again."""
+    """The producer learnt that nothing was written, and has not tried again."""
 
     operation: int
     why: str
@@ -71,12 +71,12 @@ class Polled(Event, frozen=True, tag="polled"):
     partition: int
     from_offset: int
     records: OffsetValues
-    # As far as the reader was told.
+    # As far as the reader knows.
     high_watermark: int | None = None
 
 
 class Assigned(Event, frozen=True, tag="assigned"):
-    """A member of a consumer group was told that it reads these from now on. Each of its lives has a name of its own."""
+    """A member of a consumer group was assigned these from now on. Each of its lives has a name of its own."""
 
     group: str
     member: str
@@ -85,7 +85,7 @@ class Assigned(Event, frozen=True, tag="assigned"):
 
 
 class GaveUp(Event, frozen=True, tag="gave up"):
-    """It was told that it reads these no more, or has ended in order."""
+    """These were revoked from it, or it has ended in order."""
 
     group: str
     member: str

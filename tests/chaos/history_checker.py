@@ -11,8 +11,8 @@ The anomalies are those of Jepsen's Kafka workload (jepsen.tests.kafka), and a f
     poll-skip             a reader's next answer begins too late
     reordered             a later record of an idempotent producer lies before an earlier one
     refused-write         what was refused as "nothing was written" is in the log
-    made-up               a value that nobody sent
-    uncommitted-read      a reader got a record at or past the high watermark that it was told
+    made-up               a value that no producer sent
+    uncommitted-read      a reader got a record at or past the high watermark that it received
     watermark-went-back   for one reader
     insufficient-bucket   the bucket alone says something else than the brokers
     unexpected            an answer or an end that no fault excuses
@@ -157,7 +157,7 @@ class _Findings:
             if poll.records and expected > poll.high_watermark:
                 yield Violation("uncommitted-read", f"{who} read up to {expected}, past its high watermark {poll.high_watermark}")
             if poll.high_watermark < marks.get(key, 0):
-                yield Violation("watermark-went-back", f"{who} was told {poll.high_watermark} after {marks[key]}")
+                yield Violation("watermark-went-back", f"{who} received {poll.high_watermark} after {marks[key]}")
             marks[key] = max(marks.get(key, 0), poll.high_watermark)
 
     def readers_see_all(self) -> Iterator[Violation]:

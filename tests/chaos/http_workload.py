@@ -30,7 +30,7 @@ PAUSE_S = 0.1
 # A batch that has no outcome after this is given up.
 SETTLE_S = 60.0
 POLL_WAIT_MS = 100
-# A stream that brings nothing for so long is taken up anew, though its pings are further apart: a frozen broker says nothing.
+# A stream that brings nothing for this long is opened again, though its pings are further apart: a frozen broker says nothing.
 SILENT_S = 5.0
 RECORDS_PER_REQUEST_MAX = 3
 # After an answer, to ask any broker again instead of the one that is known to lead.
@@ -56,7 +56,7 @@ class HttpEndpoints:
     async def ask(
         self, verb: str, path: str, partition: int | None, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request to whoever is thought to lead the partition; to any broker where that is not known, or where it is None."""
+        """One request to the supposed leader of the partition; to any broker where that is not known, or where it is None."""
         if partition is None:
             return await self._ask(verb, self._any() + path, body, headers)
         broker_id = self._leader.get(partition)
@@ -185,7 +185,7 @@ class HttpProducer(ABC):
         del partition, count
 
     def given_up(self, partition: int) -> None:
-        """Nobody knows whether the batch lies there."""
+        """It is not known whether the batch lies there."""
         del partition
 
 
@@ -283,7 +283,7 @@ class HttpReader:
                 await self.poll(partition)
 
     async def poll(self, partition: int) -> int | None:
-        """The high watermark that the answer tells; None without an answer."""
+        """The high watermark of the answer; None without an answer."""
         offset = self.positions[partition]
         path = f"{self._endpoints.topic}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
         answer = await self._endpoints.ask("GET", path, partition)

@@ -93,7 +93,7 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
     history = cluster.history
     async with http_session() as session:
         endpoints = HttpEndpoints(cluster.urls, session, random.Random(seed))
-        await _in_time(tell_leaders(endpoints, history), history, "not every partition has a leader")
+        await _in_time(record_leaders(endpoints, history), history, "not every partition has a leader")
         readers = _readers(cluster, endpoints, session, seed)
         reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
         enough = asyncio.Event()
@@ -115,7 +115,7 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
             history.add(Unexpected(history.now_s, task.get_name(), f"it waits for answers, {QUIET_S} s after the last fault"))
             task.cancel()
         history.add(Topics(history.now_s, changer.lives))
-        await _in_time(tell_leaders(endpoints, history), history, "not every partition has a leader")
+        await _in_time(record_leaders(endpoints, history), history, "not every partition has a leader")
         patience_s = QUIET_S + READS_AGAIN_S * for_s
         await _in_time(serve_all(endpoints, history), history, "not every partition can be read to its end", patience_s)
         await _in_time(caught_up(readers, history), history, "not every reader reaches the end", patience_s)
@@ -180,7 +180,7 @@ async def _in_time(waiting: Awaitable[None], history: History, else_: str, patie
         history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {patience_s:g} s while nothing is broken"))
 
 
-async def tell_leaders(endpoints: HttpEndpoints, history: History) -> None:
+async def record_leaders(endpoints: HttpEndpoints, history: History) -> None:
     epochs = await endpoints.leader_epochs()
     history.add(Leaders(history.now_s, epochs))
 

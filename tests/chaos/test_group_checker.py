@@ -118,7 +118,7 @@ def test_a_commit_whose_answer_was_lost_may_count_or_not() -> None:
     assert anomalies([*begun, handed_out("b", 0, generation=2)]) == []
 
 
-def test_a_commit_that_was_acknowledged_while_a_broker_was_asked_may_be_told_or_not() -> None:
+def test_a_commit_acknowledged_while_a_broker_was_asked_may_be_reported_or_not() -> None:
     assert anomalies([*BEGUN, handed_out("a", 2), processed("a", 3), committed("a", 3, time_s=7.0), reported(2, asked_s=6.5)]) == []
 
 

@@ -107,7 +107,7 @@ def test_each_anomaly_is_found_by_its_name(anomaly: str) -> None:
     assert anomaly in anomalies(BROKEN[anomaly]())
 
 
-def test_a_record_that_was_read_and_is_gone_is_a_lost_write_though_nobody_acknowledged_it() -> None:
+def test_a_record_that_was_read_and_is_gone_is_a_lost_write_even_unacknowledged() -> None:
     assert anomalies(with_log(CLEAN, ((0, "a#0"), (1, "a#1"), (3, "a#2")))) == {"lost-write"}
 
 
@@ -131,7 +131,7 @@ def test_producers_without_idempotence_may_be_out_of_order() -> None:
     assert check(with_log(late, (*LOG, (4, "b#3"), (5, "b#2")))) == []
 
 
-def test_a_broker_that_ends_by_itself_once_it_served_is_told() -> None:
+def test_a_broker_that_ends_by_itself_once_it_served_is_reported() -> None:
     (violation,) = check([*CLEAN, Ended(5.0, "b3", 70, was_ready=True)])
     assert violation.evidence == "b3 ended by itself after 5.0 s, exit code 70"
 
@@ -159,7 +159,7 @@ def test_the_longest_pause_is_measured_while_there_is_load() -> None:
     assert pauses(events) == "longest pause in acknowledgements: 2.50 s over all, 2.50 s in one partition (0, from 1.0 s on)"
 
 
-def test_the_summary_counts_what_each_producer_was_told() -> None:
+def test_the_summary_counts_the_outcomes_of_each_producer() -> None:
     assert "a                sent 3   acknowledged 3" in summary(CLEAN)
     assert "b                sent 2   unknown 1   refused 1" in summary(CLEAN)
     assert "blows: kill 1" in summary(CLEAN)

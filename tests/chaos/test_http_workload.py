@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.http_workload import judge
 from tests.chaos.workload import stored_value, value_of
 
-NO_LEADER = {"code": "NO_LEADER", "detail": "nobody leads", "retryable": True, "nothing_was_written": True}
+NO_LEADER = {"code": "NO_LEADER", "detail": "no leader", "retryable": True, "nothing_was_written": True}
 UNKNOWN = {"code": "OUTCOME_UNKNOWN", "detail": "no answer", "retryable": True, "nothing_was_written": False}
 FENCED = {"code": "PRODUCER_FENCED", "detail": "a newer epoch", "retryable": False, "nothing_was_written": True}
 

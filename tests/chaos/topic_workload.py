@@ -60,7 +60,7 @@ class TopicChanger:
     """`run` until `enough`."""
 
     def __init__(self, addresses: Sequence[str], history: History, endpoints: HttpEndpoints) -> None:
-        """`doors`: of the topic PASSING."""
+        """`endpoints`: of the topic PASSING."""
         self.lives = 0
         self._endpoints = endpoints
         self._addresses = addresses

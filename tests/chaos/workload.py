@@ -1,6 +1,6 @@
 """Producers and readers of a chaos run, through the SDK. Those over plain HTTP are in http_workload.py.
 
-Each producer numbers its records, has at most IN_FLIGHT_MAX of them unanswered, and writes into the history what it was told. Each
+Each producer numbers its records, has at most IN_FLIGHT_MAX of them unanswered, and writes the answers into the history. Each
 reader begins at the beginning and reads until it is cancelled.
 """
 
@@ -41,7 +41,7 @@ def reported_value(record: RecordId) -> str:
 
 @asynccontextmanager
 async def connected(addresses: Sequence[str], *, delivery_timeout_s: float) -> AsyncIterator[Client]:
-    """A client, as soon as the cluster has a broker: for a moment all may have lost their leases, which connect tells."""
+    """A client, as soon as the cluster has a broker: for a moment all may have lost their leases, which connect reports."""
     async with AsyncExitStack() as leaving:
         while True:
             try:
@@ -142,7 +142,7 @@ class SdkReader:
         async with AsyncExitStack() as parts:
             try:
                 log = await parts.enter_async_context(connect(*self._addresses))
-            except Unavailable:  # nobody answers, which connect tells as it should; who is connected is to hear no such thing
+            except Unavailable:  # no broker answers, which connect reports as it should; a connected client must not get this error
                 await asyncio.sleep(CONNECT_AGAIN_S)
                 return
             consumer = await parts.enter_async_context(aclosing(log.consume(self._topic, from_=dict(self.positions))))

@@ -25,7 +25,7 @@ from tests.tidelog.cli.broker.test_serve_cluster import ServedBroker, ServedClus
 
 pytestmark = pytest.mark.slow
 IDS = ("b1", "b2", "b3")
-# Of members: those that nobody plays a heartbeat of stay, however long the others take.
+# Of members: those without heartbeats stay, however long the others take.
 SESSION_MS = 60_000
 
 
@@ -62,13 +62,13 @@ class Endpoints:
 
     async def create_topic(self) -> None:
         topic = admin_pb2.Topic(name="orders", partition_count=6)
-        with suppress(AlreadyExists):  # by an attempt of before
+        with suppress(AlreadyExists):  # by an earlier attempt
             await answered_in_time(
                 lambda: topics_stub(self._channels[IDS[0]]).CreateTopic(admin_pb2.CreateTopicRequest(topic=topic))
             )
 
     async def stable(self, coordinator: str, endpoints: Sequence[str]) -> tuple[list[GroupCalls], list[str]]:
-        """A group of one member for each of these doors: their calls and ids. Another group where its coordinator loses its lease
+        """A group of one member for each of these brokers: their calls and ids. Another group where its coordinator loses its lease
         before all have joined."""
 
         async def joined() -> tuple[list[GroupCalls], list[str]] | None:
@@ -122,7 +122,7 @@ async def stable(calls: Sequence[GroupCalls]) -> list[str]:
 
 
 async def answered_in_time(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Asks again as members do, while nobody coordinates the group."""
+    """Asks again as members do, while the group has no coordinator."""
 
     async def ask() -> tuple[Any] | None:
         try:
@@ -187,8 +187,8 @@ def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_
     with_endpoints(tmp_path, scenario)
 
 
-def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_another_leads_its_partitions(tmp_path: Path) -> None:
-    """It finds its seal on the bucket. Until then nobody else takes its members for lost: their sessions have begun anew."""
+def test_a_coordinator_without_etcd_answers_no_member_once_another_leads_its_partitions(tmp_path: Path) -> None:
+    """It finds its seal on the bucket. Until then no other takes its members for lost: their sessions have restarted."""
 
     async def scenario(opened: Endpoints) -> None:
         await opened.create_topic()

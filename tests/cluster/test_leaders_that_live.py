@@ -36,7 +36,7 @@ async def read_on(reader: tidelog.Consumer, least: int) -> int:
 
 
 async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, reader: tidelog.Consumer) -> bool:
-    """Whether the living answered, and were read, while nobody led what b2 did, which is killed, and started again."""
+    """Whether the living answered, and were read, while what b2 led had no leader, which is killed, and started again."""
     leaders = await all_led(log, "living", set(cluster.brokers))
     for partition in range(PARTITIONS):
         await log.produce("living", "before", partition=partition)

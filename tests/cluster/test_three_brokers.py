@@ -1,6 +1,6 @@
 """What happens to clients while brokers die, freeze, leave and come: nothing, but for a wait.
 
-Every test runs producers and readers of each kind meanwhile, and everything that they were told is judged in the end: nothing is
+Every test runs producers and readers of each kind meanwhile, and all their answers are judged in the end: nothing is
 lost, doubled or out of order, readers miss nothing, and no error reaches who asks through the SDK.
 """
 
@@ -101,7 +101,7 @@ def test_a_leader_freezes_past_its_lease_and_wakes_up(cluster: ThreeBrokers, tmp
 
 
 def test_brokers_are_restarted_one_after_the_other(cluster: ThreeBrokers, tmp_path: Path) -> None:
-    """SIGTERM hands over before it ends, so nobody waits for a lease."""
+    """SIGTERM hands over before it ends, so no client waits for a lease."""
 
     async def scenario(load: Loaded) -> None:
         for broker in cluster.brokers.values():

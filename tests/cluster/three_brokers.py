@@ -59,7 +59,7 @@ class ThreeBrokers:
         return {broker_id: broker.http_url for broker_id, broker in self.brokers.items()}
 
     def new_broker(self, broker_id: str) -> Broker:
-        """Another one, which is not started. Whoever takes it kills it."""
+        """Another one, which is not started. The caller kills it."""
         etcd, s3 = TcpProxy(0), TcpProxy(0)  # with nothing between
         etcd.port = self.etcd.client_port
         environment = {
@@ -91,7 +91,7 @@ class Asking:
         self._endpoints = endpoints
 
     async def brokers(self) -> dict[str, Any]:
-        """By id; empty where nobody answers."""
+        """By id; empty where no broker answers."""
         answer = await self._endpoints.ask("GET", "/v1/brokers", None)
         return {broker["broker_id"]: broker for broker in answer.content["brokers"]} if answer.outcome == "done" else {}
 
@@ -103,7 +103,7 @@ class Asking:
         return await until(found)
 
     async def leaders(self) -> list[str | None]:
-        """By partition; empty where nobody answers."""
+        """By partition; empty where no broker answers."""
         answer = await self._endpoints.ask("GET", self._endpoints.topic, None)
         if answer.outcome != "done":
             return []
@@ -215,7 +215,7 @@ async def loaded(cluster: ThreeBrokers, directory: Path) -> AsyncIterator[Loaded
 
 
 def _judge(history: History) -> None:
-    """Besides the rules: who asks through the SDK is told of no failure at all, as long as his deadline has not passed."""
+    """Besides the rules: clients of the SDK see no failure at all before their deadline has passed."""
     assert check(history.events) == []
     failed = [event for event in history.events if isinstance(event, Refused | Unknown)]
     assert failed == []

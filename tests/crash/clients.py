@@ -36,7 +36,7 @@ TIMESTAMP_MS = 1_700_000_000_000
 
 
 class BrokerGone(Exception):
-    """The connection broke, or nobody listens."""
+    """The connection broke, or no broker listens."""
 
 
 class NothingWritten(Exception):
@@ -53,7 +53,7 @@ class OutcomeNotKnown(Exception):
 
 @dataclass(slots=True)
 class Diary:
-    """What all clients of one broker sent and were told, over its crashes."""
+    """What all clients of one broker sent and received, over its crashes."""
 
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))

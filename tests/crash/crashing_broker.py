@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """What the broker tells its parent once it serves."""
+    """What the broker sends its parent once it serves."""
 
     topic_id: str
     http_address: str

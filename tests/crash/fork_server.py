@@ -1,4 +1,4 @@
-"""Preloaded by the server that forks the brokers: what a broker imports, and what the first of a process makes for its doors."""
+"""Preloaded by the server that forks the brokers: the imports of a broker, and what the first one makes for its listeners."""
 
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,7 @@
 """kill -9 of the whole broker at every await between receive, buffer, PUT, commit and answer.
 
 After the restart nothing that was acknowledged is missing, nothing is doubled where the client was idempotent, and every
-acknowledgement told the true offset. The judge is that of the simulation.
+acknowledgement had the true offset. The judge is that of the simulation.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ async def _load(brokers: Sequence[Broker], http: aiohttp.ClientSession, certific
             async for _ in consumer:
                 break
             await consumer.commit()
-    for broker in brokers:  # each door, the one that leads and the one that asks the other
+    for broker in brokers:  # each listener, that of the leader and that which forwards
         base = f"https://{broker.http_address}/v1/topics/orders"
         for partition in range(4):
             await _tail_read(http, f"{base}/partitions/{partition}/records", base)

@@ -223,7 +223,7 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
         return 200 <= self.get(asked["path"], scheme=asked.get("scheme", "HTTP").lower(), port=asked["port"])[0] < 400
 
     def get(self, path: str, *, scheme: str = "http", port: str = "http") -> tuple[int, bytes]:
-        """What the port of this name answers somebody without a certificate or a key; 0 where nobody does."""
+        """Status at the port of this name for a client without a certificate or a key; 0 without an answer."""
         try:
             with outsider().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=60) as answer:
                 return answer.status, answer.read()

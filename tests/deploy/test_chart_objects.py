@@ -176,7 +176,7 @@ def test_kubernetes_takes_every_object(case: str) -> None:
             assert faults(each, of_kubernetes) == [], f"{each['kind']} {each['metadata']['name']}, Kubernetes {of_kubernetes}"
 
 
-def test_the_schemas_would_tell_of_a_fault() -> None:
+def test_the_schemas_detect_a_fault() -> None:
     for each in rendered("everything that is watched").objects:
         for of_kubernetes in KUBERNETES:
             assert faults(each | {"spek": {}}, of_kubernetes)

@@ -1,5 +1,5 @@
-"""What an operator may rely on, whatever values he gives: pods without privileges, probes that ask the right door, a stop in order,
-and doors that only those may reach who are named."""
+"""What an operator may rely on, whatever the values: pods without privileges, probes of the right listener, a stop in order,
+and listeners that only the named peers may reach."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_no_secret_stands_in_a_manifest(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_probes_of_a_broker_ask_its_http_door(case: str) -> None:
+def test_the_probes_of_a_broker_ask_its_http_listener(case: str) -> None:
     container = rendered(case).container()
     scheme = "HTTPS" if CASES[case].get("tls") else "HTTP"
     for probe, path in (("startupProbe", "/startupz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/livez")):
@@ -214,7 +214,7 @@ def test_brokers_are_spread_over_zones_and_nodes() -> None:
 
 def test_the_chart_admits_only_the_named_clients() -> None:
     (rule,) = render().one("NetworkPolicy")["spec"]["ingress"]
-    assert rule["from"][1:] == [{"podSelector": {}}], "the namespace's own pods, and nobody of another"
+    assert rule["from"][1:] == [{"podSelector": {}}], "the namespace's own pods, and none of another"
     (rule,) = render({"networkPolicy": {"allowNamespace": False}}).one("NetworkPolicy")["spec"]["ingress"]
     assert len(rule["from"]) == 1
     peer = {"namespaceSelector": {"matchLabels": {"team": "data"}}}

@@ -18,7 +18,7 @@ def test_every_image_that_it_builds_on_is_named_with_a_version() -> None:
 
 def test_the_image_runs_as_a_numeric_user_without_privileges() -> None:
     (user,) = (each.text for each in image_stages()[-1] if each.name == "USER")
-    assert re.fullmatch(r"\d+:\d+", user), "Kubernetes can tell that a number is not root"
+    assert re.fullmatch(r"\d+:\d+", user), "Kubernetes can check that a number is not root"
     made = render()
     of_pod = dict(made.pods)[NAME]["securityContext"]
     assert user == f"{of_pod['runAsUser']}:{of_pod['runAsGroup']}"

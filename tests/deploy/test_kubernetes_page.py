@@ -74,7 +74,7 @@ def test_the_pod_that_restores_is_one_that_restricted_pod_security_admits() -> N
     assert set(pod["metadata"]["labels"]) == set(admitted)
 
 
-def test_the_grace_that_is_told_is_that_of_the_chart() -> None:
+def test_the_documented_grace_period_is_that_of_the_chart() -> None:
     (reported,) = re.findall(r"\((\d+) s by default", TEXT)
     assert dict(render().pods)["logs-tidelog"]["terminationGracePeriodSeconds"] == int(reported)
 

@@ -100,7 +100,7 @@ def _try_it(pod: RenderedPod) -> None:
     assert done.stdout.splitlines()[-1] == "hello", done.stderr
 
 
-def test_the_last_broker_ends_in_order_although_nobody_takes_over(around: Surroundings, tmp_path: Path) -> None:
+def test_the_last_broker_ends_in_order_although_no_other_takes_over(around: Surroundings, tmp_path: Path) -> None:
     values = around.values("last")
     with RenderedPod(rendered_on_free_ports(values), NAME, tmp_path, name="logs-0", secrets=around.secrets) as pod:
         pod.start()

@@ -1,5 +1,5 @@
 """Every broker of a release is replaced under load, as Kubernetes does it with this chart: the next pod starts and is ready; then
-an old one gets its preStop and its SIGTERM. Clients know the addresses of the first pods alone, and are told of nothing."""
+an old one gets its preStop and its SIGTERM. Clients know the addresses of the first pods alone, and see no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pods with TLS and access, from Secrets as they would be mounted: strangers learn nothing, the kubelet's probes succeed, and
+"""The pods with TLS and access, from Secrets as they would be mounted: others learn nothing, the kubelet's probes succeed, and
 what the chart itself runs in them (preStop, `helm test`) is let in."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def values(moto: S3Server, tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("client_auth", ["off", "required"])
-def test_secured_pods_admit_the_kubelet_and_the_chart_s_own_commands_and_no_strangers(
+def test_secured_pods_admit_the_kubelet_and_the_charts_own_commands_and_no_other_clients(
     moto: S3Server, tmp_path: Path, values: dict[str, Any], client_auth: str
 ) -> None:
     held = secrets(moto)

@@ -1,4 +1,4 @@
-"""Feeds the codecs bytes that nobody meant, guided by what they reach (atheris, libFuzzer).
+"""Feeds the codecs random bytes, guided by what they reach (atheris, libFuzzer).
 
     python -m tests.fuzz.fuzz_codecs --seconds 60
 

@@ -298,7 +298,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--atheris", type=int, metavar="SECONDS", default=0, help="search by coverage for so long instead")
+    parser.add_argument("--atheris", type=int, metavar="SECONDS", default=0, help="search by coverage for this time instead")
     given = parser.parse_args()
     if given.atheris:
         _fuzz_by_coverage(given.atheris, given.seed)

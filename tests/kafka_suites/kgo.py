@@ -65,7 +65,7 @@ def _run(target: Target, tests: Sequence[str], more: Mapping[str, str], log: str
         **more,
     }
     pattern = f"^({'|'.join(tests)})$"
-    # -test.parallel 1: two cores run a broker as well, and tests that starve tell nothing.
+    # -test.parallel 1: two cores run a broker as well, and tests that starve prove nothing.
     command = [str(program()), "-test.v", "-test.parallel", "1", "-test.timeout", f"{TESTS_TIMEOUT_S}s", "-test.run", pattern]
     done = subprocess.run(
         command,

@@ -4,7 +4,7 @@
           ▲                                                                                   │ forks twice
           └───────────────────── its child, as if it had forked it itself ─────────────────── the command
 
-To whoever started it, it is a `subprocess.Popen` like any other: pipes, signals, exit codes. Not for tests of what is
+To its starter, it is a `subprocess.Popen` like any other: pipes, signals, exit codes. Not for tests of what is
 imported, or of what happens until it is.
 
 Elsewhere than on Linux, which alone can hand a child over (prctl(2), PR_SET_CHILD_SUBREAPER), it is started as users start it.
@@ -36,7 +36,7 @@ TIDELOG: Final = (sys.executable, "-m", "tidelog.cli.main")
 # Arguments and environment, in one packet.
 REQUEST_BYTES_MAX: Final = 200_000
 PR_SET_CHILD_SUBREAPER: Final = 36
-# By the server: what commands and brokers import, and what the first of a process makes for its doors.
+# By the server: what commands and brokers import, and what the first of a process makes for its listeners.
 IMPORTED: Final = (
     "compaction.compactor",
     "metadata.store.etcd.store",
@@ -157,32 +157,32 @@ def _adopt_orphans(yes: bool) -> None:
 
 
 def serve(asked: socket.socket) -> list[str] | None:
-    """Forks what it is asked for. Answers None when nobody can ask any more, and in each command its arguments."""
+    """Forks what it is asked for. Answers None when no client is left, and in each command its arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, and for what they started
     while True:
         packet, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
         if not packet:
             return None
         request = json.loads(packet)
-        reported, tells = os.pipe()
+        reported, writer = os.pipe()
         if (between := os.fork()) == 0:
             if (command := os.fork()) == 0:
                 break
             if request["process_group"] >= 0:
                 os.setpgid(command, request["process_group"])
-            os.write(tells, str(command).encode())
+            os.write(writer, str(command).encode())
             os._exit(0)
-        for descriptor in (tells, *descriptors):
+        for descriptor in (writer, *descriptors):
             os.close(descriptor)
         number = os.read(reported, 32)
         os.close(reported)
-        os.waitpid(between, 0)  # from now on it is a child of whoever asks
+        os.waitpid(between, 0)  # from now on it is a child of the caller
         with suppress(BrokenPipeError):
             asked.send(number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard, descriptor in enumerate(descriptors):
         os.dup2(descriptor, standard)
-    for descriptor in (reported, tells, *descriptors):
+    for descriptor in (reported, writer, *descriptors):
         os.close(descriptor)
     asked.close()
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ def _import_everything() -> None:
 
 def _end(code: int) -> None:
     """As the interpreter ends, but for the tearing down of all modules, which takes longer than most commands. Returns where
-    something can't be written any more: what is told then, the interpreter tells itself.
+    something can't be written any more: what is printed then, the interpreter prints itself.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as multiprocessing does
     atexit._run_exitfuncs()

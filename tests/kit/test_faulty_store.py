@@ -57,7 +57,7 @@ def test_a_calm_network_only_takes_time() -> None:
         ("conflict_409", OutcomeUnknown, False),
     ],
 )
-def test_what_a_fault_tells_the_caller_and_what_it_does_to_the_store(fault: str, error: type[TidelogError], happened: bool) -> None:
+def test_a_fault_raises_its_error_and_has_its_effect_on_the_store(fault: str, error: type[TidelogError], happened: bool) -> None:
     async def scenario() -> None:
         shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(**{fault: 1.0}))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_a_500_happened_or_not() -> None:
     run(scenario())
 
 
-def test_a_late_write_lands_after_its_caller_was_told_that_nobody_knows() -> None:
+def test_a_late_write_lands_after_its_caller_got_outcome_unknown() -> None:
     async def scenario() -> None:
         shared = MemoryObjectStore()
         store = FaultyStore(shared, random.Random(1), Faults(late=1.0, late_s=between(8.0, 8.0)))

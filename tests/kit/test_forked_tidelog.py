@@ -24,7 +24,7 @@ def test_a_forked_tidelog_prints_and_exits_as_a_started_one() -> None:
 
 
 def test_a_forked_tidelog_has_only_the_given_environment_and_folder(tmp_path: Path) -> None:
-    """Settings come from the environment: what is told of them shows which of them it has."""
+    """Settings come from the environment: an error about them shows which of them it has."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TIDELOG_URL": "http://127.0.0.1:1"}
     with TidelogProcess[bytes](
         [*TIDELOG, "topic", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=tmp_path

@@ -1,4 +1,4 @@
-"""No test holds up a run for ever, however it fails."""
+"""No test holds up a run without end, however it fails."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def run_of(directory: Path, *flags: str, limit_s: float) -> subprocess.Completed
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
 
 
-def test_what_fails_with_an_open_listener_is_told(tmp_path: Path) -> None:
-    """uvloop warns of it as it closes. Where that warning is an error, it waits for ever for what it could not close."""
+def test_a_failure_with_an_open_listener_is_reported(tmp_path: Path) -> None:
+    """uvloop warns of it as it closes. Where that warning is an error, it waits without end for what it could not close."""
     ran = run_of(tmp_path, limit_s=60)
     assert "1 failed, 1 passed" in ran.stdout
     assert "KeyError: 'failed on purpose'" in ran.stdout

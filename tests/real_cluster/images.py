@@ -108,7 +108,7 @@ class Builder:
 
 
 def etcd_image() -> str:
-    """As the chart names it where nobody names another."""
+    """As the chart names it by default."""
     named = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))["etcd"]["image"]
     return f"{named['repository']}:{named['tag']}"
 

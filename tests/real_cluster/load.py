@@ -1,4 +1,4 @@
-"""Producers and a reader, through the SDK, while something is done to the cluster; and whether they were told of anything."""
+"""Producers and a reader, through the SDK, while something is done to the cluster; and whether they saw an error."""
 
 from __future__ import annotations
 

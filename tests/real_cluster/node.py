@@ -106,7 +106,7 @@ class Node:
             "kind": "KubeletConfiguration",
             "address": self.address,
             "healthzPort": 0,
-            # Nobody else can reach it.
+            # No other process can reach it.
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "containerRuntimeEndpoint": f"unix://{self.socket}",

@@ -27,7 +27,7 @@ class Processes:
             self._running[name] = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, env=environment)
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        """Waits for it; who has ended meanwhile is told of."""
+        """Waits for it; raises the error of a process that has ended meanwhile."""
         deadline = time.monotonic() + PATIENCE_S
         while not true():
             for name, process in self._running.items():

@@ -76,7 +76,7 @@ def _build(scratch: Path) -> None:
     (source / "go.mod").write_text(module_of((Path(directory[1]) / "go.mod").read_text(encoding="utf-8")), encoding="utf-8")
     _go(source, "mod", "tidy", "-e")  # -e: tests of others import what can't be had
     version = f"-X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}"
-    less = "k8s.io/kubernetes/...=-l -dwarf=false"  # to compile: nobody debugs it, or measures it
+    less = "k8s.io/kubernetes/...=-l -dwarf=false"  # to compile: it is not debugged or measured
     _go(source, "build", "-gcflags", less, "-ldflags", f"-s -w {version}", "-o", str(programs / "kubernetes"), ".")
     _go(source, "build", "-ldflags", "-s -w", "-o", str(programs / "helm"), "helm.sh/helm/v3/cmd/helm")
     for name in NAMES:

@@ -176,7 +176,7 @@ def tls_and_access_are_switched_on(cluster: Cluster) -> str:
     )
     _expect(
         reported.returncode != 0 and "credential" in reported.stderr.lower(),
-        f"a stranger was told {reported.stdout}{reported.stderr}",
+        f"an unauthenticated client got {reported.stdout}{reported.stderr}",
     )
     return ""
 
@@ -279,7 +279,7 @@ def _nothing_is_left(cluster: Cluster, namespace: str, *but: str) -> None:
 
 
 def _reported(load: Load) -> str:
-    return f"{load.acknowledged} records, no client was told of anything, the longest wait was {load.longest_wait_s:.1f} s"
+    return f"{load.acknowledged} records, no client saw an error, the longest wait was {load.longest_wait_s:.1f} s"
 
 
 def _expect(true: bool, otherwise: str) -> None:

@@ -32,7 +32,7 @@ def test_a_machine_that_has_all_lacks_nothing() -> None:
     assert lacks(str, platform="linux", is_root=True) == ""
 
 
-def test_all_that_is_missing_is_told_in_one_line_with_the_packages_that_bring_it() -> None:
+def test_all_missing_programs_are_reported_in_one_line_with_their_packages() -> None:
     reported = lacks({"buildah": "b", "unshare": "u"}.get, platform="linux", is_root=True)
     assert "\n" not in reported
     assert "Go" in reported

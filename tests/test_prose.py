@@ -8,6 +8,7 @@ import tokenize
 from collections.abc import Iterator
 from io import StringIO
 from itertools import pairwise
+from textwrap import dedent
 
 import pytest
 
@@ -15,12 +16,17 @@ from tests.test_architecture import ROOT, files, parsed, product_modules
 
 BANNED = re.compile(r"\b(?:told|anew|whoever|nobody|for ever|of before|by then|reckon\w*|so long|doors?)\b", re.IGNORECASE)
 BANNED_IN_NAMES = re.compile(r"(?:^|_)(?:un)?(?:told|anew|whoever|nobody|strangers?|doors?|looks|placed|places)(?:_|$)")
+# What names of tests and their ids say of answers, errors, listeners, queues, retries and earlier states in the terms of the field.
+BANNED_IN_TESTS = re.compile(
+    r"(?:^|_)(?:un)?(?:told|tells?|telling|anew|whoever|nobody|strangers?|doors?|lanes?|for_?ever|of_before|by_then|so_long|reckon\w*)(?=_|$)"
+)
 # What the product calls polls, lookups, and slots. Models of tests look, and their worlds have lives of their own.
 BANNED_IN_THE_PRODUCT = re.compile(r"(?:^|_)(?:looked|turns|lives)(?:_|$)")
 # Verbs, which name functions but no values: a value is a partition, a position, an offset, an index, a location or a lookup.
 VERBS = re.compile(r"(?:^|_)place(?:_|$)")
 VERBS_IN_THE_PRODUCT = re.compile(r"(?:^|_)(?:place|look)(?:_|$)")
 CAPITAL_INSIDE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+BETWEEN_WORDS = re.compile(r"[\s-]+")
 FRAGMENT = re.compile(r"(?:Of|As|What|Where|The same|That|So|Who|Whether)\b")
 SENTENCE = re.compile(r"[A-Z].*?\.(?:\s|$)", re.DOTALL)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -70,11 +76,8 @@ def banned(source: str) -> list[str]:
     return [f"{line}: {word}" for line, text in texts for word in BANNED.findall(text)]
 
 
-def badly_named(tree: ast.Module, banned_in_names: re.Pattern[str] = BANNED_IN_NAMES, verbs: re.Pattern[str] = VERBS) -> list[str]:
-    """Names that the module defines, as functions, classes, parameters, variables or attributes, with a banned word in them.
-
-    Only functions may be named by `verbs`. The names of tests are sentences, and free.
-    """
+def names_in(tree: ast.Module) -> tuple[list[str], list[str]]:
+    """Names that the module defines: of its functions; of its classes, parameters, variables and attributes."""
     functions: list[str] = []
     values: list[str] = []
     for node in ast.walk(tree):
@@ -85,14 +88,40 @@ def badly_named(tree: ast.Module, banned_in_names: re.Pattern[str] = BANNED_IN_N
                 values.append(name)
             case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
                 values.append(name)
+    return functions, values
+
+
+def ids_in(tree: ast.Module) -> list[str]:
+    """Texts that name the parameters of tests, in `ids=` and `id=`."""
+    return [
+        text.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg in ("id", "ids")
+        for text in ast.walk(node.value)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str)
+    ]
+
+
+def badly_named(tree: ast.Module, banned_in_names: re.Pattern[str] = BANNED_IN_NAMES, verbs: re.Pattern[str] = VERBS) -> list[str]:
+    """Names that the module defines, as functions, classes, parameters, variables or attributes, with a banned word in them.
+
+    Only functions may be named by `verbs`. The names of tests are sentences, which `badly_named_tests` checks.
+    """
+    functions, values = names_in(tree)
     return [name for name in functions if not name.startswith("test_") and banned_in_names.search(words_of(name))] + [
         name for name in values if banned_in_names.search(words_of(name)) or verbs.search(words_of(name))
     ]
 
 
+def badly_named_tests(tree: ast.Module) -> list[str]:
+    """Names that a module of tests defines, and ids of their parameters, with a word in them that is banned in tests."""
+    functions, values = names_in(tree)
+    return [name for name in (*functions, *values, *ids_in(tree)) if BANNED_IN_TESTS.search(words_of(name))]
+
+
 def words_of(name: str) -> str:
-    """Returns the words of a name in lower case, with `_` between them."""
-    return CAPITAL_INSIDE.sub("_", name).lower()
+    """Returns the words of a name or an id in lower case, with `_` between them."""
+    return BETWEEN_WORDS.sub("_", CAPITAL_INSIDE.sub("_", name)).lower()
 
 
 def is_generated(tree: ast.Module) -> bool:
@@ -140,7 +169,8 @@ def test_no_banned_word_stands_in_names(banned_in_names: re.Pattern[str], verbs:
 @pytest.mark.slow  # parses every test
 def test_no_banned_word_stands_in_names_of_tests_and_benchmarks() -> None:
     paths = [path for path in files() if path.endswith(".py") and path.split("/")[0] in ("bench", "tests")]
-    assert [f"{path}: {name}" for path in paths for name in badly_named(parsed(path))] == []
+    found = [f"{path}: {name}" for path in paths for check in (badly_named, badly_named_tests) for name in check(parsed(path))]
+    assert found == []
 
 
 @pytest.mark.parametrize(
@@ -171,6 +201,17 @@ def test_banned_words_are_found_in_names_of_all_kinds_and_not_inside_of_words() 
     source = "class ToldGroup:\n    def _told(self, door: int):\n        self.untold = TOLD_MAX = indoor = 1\n"
     assert sorted(badly_named(ast.parse(source))) == ["TOLD_MAX", "ToldGroup", "_told", "door", "untold"]
     assert badly_named(ast.parse("def test_who_is_told(told: int): ...")) == ["told"]
+
+
+def test_banned_words_are_found_in_names_of_tests_and_in_their_ids() -> None:
+    source = """
+        @pytest.mark.parametrize("by", [1, 2], ids=["by nobody", "by a broker"])
+        @pytest.mark.parametrize("at", [pytest.param(1, id="waits-for-ever")])
+        def test_who_is_told(by: int, at: int):
+            lead_anew = of_lanes = lead_again = stellar = 1
+    """
+    found = badly_named_tests(ast.parse(dedent(source)))
+    assert sorted(found) == ["by nobody", "lead_anew", "of_lanes", "test_who_is_told", "waits-for-ever"]
 
 
 def test_a_verb_is_found_where_it_names_a_value_and_not_where_it_names_a_function() -> None:

@@ -118,7 +118,7 @@ GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
 ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS | KAFKA_BENCHMARKS
 # Unlike /tmp, never in memory: fsync would cost nothing there.
 DISK = "/var/tmp"
-# A benchmark that hangs is ended then, unless it is told otherwise.
+# A benchmark that hangs is ended then, unless an option says otherwise.
 ENDS_AFTER_S = 300
 # At most, by the fastest benchmark on a fast disk; its files are removed when it ends.
 WRITTEN_GIB_PER_SECOND = 1.5
@@ -126,7 +126,7 @@ WRITTEN_GIB_PER_SECOND = 1.5
 
 def main() -> int:
     arguments = _arguments()
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what users install is compiled: no start of a broker is to do it anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what users install is compiled: no start of a broker is to do it again
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _ended)
     progress = Console(stderr=True)

@@ -1,5 +1,5 @@
-"""What is read of a bucket in a directory, whoever reads it. The kernel tells (inotify): of each file that is closed after it was
-opened for reading, and of each directory that was listed. It tells once where the same file is read twice with nothing between.
+"""What is read of a bucket in a directory, by any process. The kernel reports (inotify) each file that is closed after it was
+opened for reading, and each directory that was listed. It reports once where the same file is read twice with nothing between.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BucketReads:
         return sum(self.objects.values())
 
     def look(self) -> None:
-        """Takes in what the kernel has told since the last time. It holds about 16,000 events, then raises RuntimeError here."""
+        """Takes in what the kernel reported since the last time. It holds about 16,000 events, then raises RuntimeError here."""
         while True:
             try:
                 reported = os.read(self._file, _READ_BYTES)
@@ -48,9 +48,9 @@ class BucketReads:
             name = reported[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode()
             at += _EVENT.size + length
             if mask & _IN_Q_OVERFLOW:
-                raise RuntimeError("more was read of the bucket than the kernel could tell")
+                raise RuntimeError("more was read of the bucket than the kernel could report")
             if mask & _IN_ISDIR:
-                self.listings += not name  # told twice: by the directory, and by the one that it is in
+                self.listings += not name  # reported twice: by the directory, and by the one that it is in
             elif name:
                 key = f"{self._names[watch]}/{name}"
                 self.objects[key] = self.objects.get(key, 0) + 1

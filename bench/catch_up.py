@@ -30,7 +30,7 @@ PARTITIONS = 8
 ROUNDS = 3
 TAIL = "tail"
 PAUSE_S = 0.02
-# After so long, all readers are at work.
+# After this time, all readers are at work.
 BEGIN_S = 1.0
 FETCH_BYTES = 1 << 20
 SETTINGS_MIB = {

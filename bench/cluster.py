@@ -149,7 +149,7 @@ class ClusterWatch:
         return await self.until(lambda: self._is_balanced(partitions, brokers), f"{brokers} brokers lead {partitions:,} partitions")
 
     async def make_controller(self, broker_id: str) -> None:
-        """Gives it what an election gives to whoever comes first: the key, under its own lease."""
+        """Gives it what an election gives to the first candidate: the key, under its own lease."""
         registered = (await read_brokers(self.store, self.layout))[broker_id]
         name = f"{broker_id} {registered.registration.session}".encode()
         await self.store.transact([], [Put(self.layout.controller, name, registered.lease)])

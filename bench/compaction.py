@@ -124,7 +124,7 @@ async def _round(directory: Path) -> tuple[float, float, Counter[str]]:
         cpu_s = time.process_time() - begun_s
         assert report.manifests >= PARTITIONS, report
         led = {TopicPartition(topic.id, Partition(partition)): "bench" for partition in range(PARTITIONS)}
-        for manifest in (await newest_manifests(store, led)).values():  # as their leader does that was told
+        for manifest in (await newest_manifests(store, led)).values():  # as their leader does after a notice
             assert isinstance(manifest, Manifest)
             _count_reading(store, manifest)
         for task in following:

@@ -148,7 +148,7 @@ async def _kill(served: ServedCluster, watch: ClusterWatch, topic_name: str) -> 
     served.brokers[DOOMED].kill()
     topic = await TopicRegistry(watch.store, watch.layout).create(
         topic_name, FRESH_PARTITIONS
-    )  # nobody is there to appoint its leaders
+    )  # no controller is there to appoint its leaders
     await watch.until(lambda: watch.controller not in (None, DOOMED) and _led(watch, topic), f"{topic_name} has leaders")
     ended_s = watch.left_at_s[DOOMED]
     planned_s = max(watch.led_at_s[partition] for partition in partitions_of(topic))

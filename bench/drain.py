@@ -1,4 +1,4 @@
-"""A broker is drained under load: how late the latest acknowledgement is, and that nobody is told of anything.
+"""A broker is drained under load: how late the latest acknowledgement is, and that no client gets an error.
 
 `cluster drain` under a load of half of what saturates, and under one that saturates; and a SIGTERM under half, as a rolling restart
 sends it.

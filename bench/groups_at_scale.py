@@ -39,7 +39,7 @@ class Cpu(NamedTuple):
     brokers: float
     client: float
     etcd: float
-    # All of these, and whoever else runs here.
+    # All of these, and the other processes here.
     machine: float
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 were answered or not, as bare frames (http2_calls.py). Runs in the client's process (load.py).
 
 A call counts from when it was due, so a client or a broker that falls behind shows in the waits; how late the client itself was is
-told apart.
+reported separately.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def live_in_groups(
 
 
 def beat_at(addresses: Sequence[str], groups: int, *, every_s: float, seconds: float) -> Calls:
-    """The same heartbeats at the same pace, in turn to each address, whoever answers there."""
+    """The same heartbeats at the same pace, in turn to each address, whichever broker answers there."""
 
     async def run() -> Calls:
         made = _Made()

@@ -118,7 +118,7 @@ async def _keep_transacting(target: str, requests: list[bytes], first: int, unti
         while time.monotonic() < until_s:
             answer = await _transact(channel, requests[(first + count * len(BROKERS)) % len(requests)])
             if not answer.succeeded:
-                raise RuntimeError("etcd found another revision than it was told")
+                raise RuntimeError("etcd found another revision than the compare had")
             count += 1
     return count
 

@@ -1,6 +1,6 @@
 """10,000 consumer groups with live members on three brokers: heartbeats are answered from memory, and etcd hears of none.
 
-What a call costs is told beside gRPC's own server for Python, which answers as many without looking at them (grpc_floor.py), and so
+What a call costs is shown beside gRPC's own server for Python, which answers as many without reading them (grpc_floor.py), and so
 is how many it answers at full speed on these cores with this client: no broker in Python answers more.
 """
 

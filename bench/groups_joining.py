@@ -1,7 +1,7 @@
 """Joins of many consumer groups, as many at once as the cluster answers in time: found out as they go, since of a crowd that comes
-faster nobody is answered in time, and all come again.
+faster no member is answered in time, and all come again.
 
-    answered soon ─▶ one more at once          late, or refused ─▶ half as many, and whoever was refused comes again
+    answered soon ─▶ one more at once          late, or refused ─▶ half as many, and the refused ones come again
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class _Calls:
 
 
 class _Reader:
-    """Keeps what it is told."""
+    """Keeps what it is called with."""
 
     def __init__(self, topics: Mapping[str, int], changed: Callable[[], None]) -> None:
         self._topics = topics
@@ -152,7 +152,7 @@ async def _round(connections: Sequence[Connection], group: str, topic: str, part
         async def settled(change: Callable[[], None], before: Owners) -> tuple[Settled, Owners]:
             for each in live.values():
                 each.reader.stopped.clear()
-            looked_at = list(live.values())  # who leaves is told to revoke, too
+            looked_at = list(live.values())  # a member that leaves has to revoke, too
             changed_s = time.monotonic()
             change()
             async with asyncio.timeout(STABLE_S_MAX):

@@ -1,4 +1,4 @@
-"""A hundred members share a hundred partitions: how soon all know what they own, and that nobody stops reading what stays."""
+"""A hundred members share a hundred partitions: how soon all know what they own, and that no member stops reading what stays."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def read_all(address: str, end_offset: int) -> float:
 
 def read_with_pyarrow(files: list[Path], *, threads: bool) -> float:
     """Seconds for all columns of all rows. Without `threads` it takes one, as the broker does to decode a history on two cores;
-    `pyarrow.parquet.read_table` would take more, whatever it is told, to read ahead."""
+    `pyarrow.parquet.read_table` would take more, with any settings, to read ahead."""
     started_s = time.perf_counter()
     for file in files:
         with pq.ParquetFile(file, pre_buffer=threads) as parquet:

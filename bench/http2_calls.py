@@ -68,7 +68,7 @@ class UnaryConnection(asyncio.Protocol):
         """DATA frames that wait for room in the window."""
 
     def call(self, to: Method, message: bytes, reported: Reported) -> None:
-        """`told` is called once: with the answer, or in `give_up` when there is none in time, or when the connection ends."""
+        """`reported` is called once: with the answer, or in `give_up` when there is none in time, or when the connection ends."""
         assert len(message) <= MESSAGE_BYTES_MAX, "one frame"
         if self._transport is None or self._transport.is_closing():
             reported(None, "the connection has ended")
@@ -104,7 +104,7 @@ class UnaryConnection(asyncio.Protocol):
             self._write(_frame(_RST_STREAM, 0, stream, _CANCEL.to_bytes(4)))
 
     def close(self) -> None:
-        """Nobody is told of what is still open."""
+        """Drops the calls that are still open without an answer."""
         self._calls.clear()
         if self._transport is not None:
             self._transport.close()

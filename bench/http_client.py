@@ -34,7 +34,7 @@ class _Poster(asyncio.Protocol):
     """One connection. `window` requests are under way on it: the server answers them one after the other."""
 
     def __init__(self, request: bytes, load: Load, pace_s: float = 0.0, thrown_away: ThrownAwayTls | None = None) -> None:
-        """`pace_s`: at least so long from one request to the next."""
+        """`pace_s`: the least time from one request to the next."""
         self._pace_s = pace_s
         self._thrown_away = thrown_away
         self._sent_s = 0.0

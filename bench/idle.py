@@ -1,4 +1,4 @@
-"""A broker that nobody asks anything: no request to the bucket, hardly any CPU, little memory."""
+"""A broker without requests: no request to the bucket, hardly any CPU, little memory."""
 
 from __future__ import annotations
 

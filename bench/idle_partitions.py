@@ -1,4 +1,4 @@
-"""What a broker with its compactor asks of the bucket while nobody asks it anything, with few partitions and with very many.
+"""What a broker with its compactor asks of the bucket while no client sends a request, with few partitions and with very many.
 
 The broker is whole, in this process, with its default settings; the bucket is in memory and counts what it is asked. Some records
 are written and compacted before, so that there is something to look at.
@@ -32,7 +32,7 @@ from segments.records.batch import parse_whole
 
 PARTITIONS_PER_TOPIC: Final = 100
 FEW_TOPICS, MANY_TOPICS = 1, 1_000
-# Longer than a compactor's interval: when no more came for so long, all that follows creation is over.
+# Longer than a compactor's interval: when no more came for that long, all that follows creation is over.
 QUIET_S: Final = 12.0
 SETTLED_WITHIN_S: Final = 100.0
 WATCHED_PER_SECOND: Final = 26.0

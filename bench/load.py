@@ -1,4 +1,4 @@
-"""What a load generator is told, what it tells, and the process that it runs in. Clients never share a process with a server.
+"""What a load generator gets, what it returns, and the process that it runs in. Clients never share a process with a server.
 
 Invariant: a rate counts what was acknowledged, from the first byte sent to the last acknowledgement, so a run can't look faster by
 leaving work in flight.
@@ -74,7 +74,7 @@ def client_process() -> Iterator[ClientProcess]:
     try:
         yield ClientProcess(pool)
     except BaseException:
-        for process in multiprocessing.active_children():  # nobody wants to know any more what its work comes to
+        for process in multiprocessing.active_children():  # the result of its work is not needed any more
             process.kill()
         raise
     finally:

@@ -53,7 +53,7 @@ async def on_a_stream(channel: grpc.aio.Channel) -> AsyncIterator[bytes]:
 
 
 async def _write_all(call: Any) -> None:
-    with suppress(asyncio.InvalidStateError):  # the stream has ended: whoever reads is told how
+    with suppress(asyncio.InvalidStateError):  # the stream has ended: its reader gets the status
         for _ in range(MESSAGES):
             await call.write(_message())
 

@@ -1,5 +1,5 @@
 """Three brokers are replaced under load, one after the other, as the chart has Kubernetes do it: how late the last
-acknowledgement is, and that nobody is told of anything.
+acknowledgement is, and that no client gets an error.
 
 The producer is given the addresses of the first three brokers alone, none of which is there any more in the end.
 """

@@ -86,7 +86,7 @@ def produce_in_turn(
         async with connect(*urls, delivery_timeout_ms=DELIVERY_S_MAX * 1000) as log:
             while not until.over:
                 if time.monotonic() - started_s > RUN_S_MAX:
-                    raise RuntimeError(f"nobody has ended the load within {RUN_S_MAX:g} s")
+                    raise RuntimeError(f"the load was not ended within {RUN_S_MAX:g} s")
                 due = int((time.monotonic() - started_s) * records_per_second) if records_per_second else number + 1_000
                 for number in range(number, due):  # noqa: B020  # goes on where it was
                     in_turn = number % partitions

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 4
 ROUNDS = 3
-# Of the 20 million that are read elsewhere: each round writes them anew, through a broker that compacts them again.
+# Of the 20 million that are read elsewhere: each round writes them again, through a broker that compacts them again.
 ROWS_MAX = 4_000_000
 
 

@@ -1,6 +1,6 @@
 """A hundred readers of the same tail: each gets all of it, and the bucket is asked no more often than by one.
 
-At the tail they read what one producer sends at a steady pace. Then the broker starts anew, with nothing in memory, and they read a
+At the tail they read what one producer sends at a steady pace. Then the broker restarts, with nothing in memory, and they read a
 topic from its beginning, all at once: the kernel counts what the broker reads for one reader and for a hundred.
 """
 
@@ -50,7 +50,7 @@ class Tail:
     behind_ms: float
     gets: int
     broker_cores: float
-    # Of all cores, what was busy, whoever it was.
+    # Of all cores, what was busy, by any process.
     machine: float
 
 

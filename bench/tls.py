@@ -5,7 +5,7 @@
 Four servers take their turns in each round, so that what the machine does meanwhile meets all alike; CPU rather than rates, since
 the client, which speaks TLS as well, has the same cores; at one pace, so that what a broker does each second cancels out; and the
 client encrypts in all four, since that slows a server beside it (thrown_away_tls.py). Ready record batches of 1 MiB: what else is
-done with them is little. The kernel's clock of a process, which counts nanoseconds where CPU times are told in hundredths of a
+done with them is little. The kernel's clock of a process, which counts nanoseconds where CPU times are given in hundredths of a
 second, and the threads that have ended, too.
 """
 

@@ -40,7 +40,7 @@ def main() -> int:
     )
     for endpoint, name, bare in endpoints:
         setattr(endpoint, name, bare)
-    from tidelog.cli.main import run  # behind the changes: the gRPC door takes `observed` by its name
+    from tidelog.cli.main import run  # behind the changes: the gRPC listener takes `observed` by its name
 
     return run(sys.argv[1:])
 

@@ -166,9 +166,20 @@ def test_no_banned_word_stands_in_names(banned_in_names: re.Pattern[str], verbs:
     assert [f"{path}: {name}" for path in product_modules() for name in badly_named(parsed(path), banned_in_names, verbs)] == []
 
 
+def modules_of_tests_and_benchmarks() -> list[str]:
+    """Paths of the modules of tests and benchmarks."""
+    return [path for path in files() if path.endswith(".py") and path.split("/")[0] in ("bench", "tests")]
+
+
+@pytest.mark.slow  # reads every test
+def test_no_banned_word_stands_in_docstrings_comments_and_texts_of_tests_and_benchmarks() -> None:
+    paths = [path for path in modules_of_tests_and_benchmarks() if path != "tests/test_prose.py"]  # which has all of these words
+    assert [f"{path}:{word}" for path in paths for word in banned((ROOT / path).read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.slow  # parses every test
 def test_no_banned_word_stands_in_names_of_tests_and_benchmarks() -> None:
-    paths = [path for path in files() if path.endswith(".py") and path.split("/")[0] in ("bench", "tests")]
+    paths = modules_of_tests_and_benchmarks()
     found = [f"{path}: {name}" for path in paths for check in (badly_named, badly_named_tests) for name in check(parsed(path))]
     assert found == []
 

@@ -6,8 +6,8 @@
     the end  Served (through the brokers), OnBucket (from the bucket alone), GroupEnd
     besides  Blow, Ended
 
-Times are seconds since the start of the run. A record is known by its value, PRODUCER#NUMBER, which is sent once only: whoever
-repeats it does so under the same sequence or Idempotency-Key. Numbers rise in the order of sending. The file is NDJSON, written as
+Times are seconds since the start of the run. A record is known by its value, PRODUCER#NUMBER, which is sent once only: a client
+that repeats it uses the same sequence or Idempotency-Key. Numbers rise in the order of sending. The file is NDJSON, written as
 it happens, so that a run which is broken off can be judged as well.
 """
 

@@ -3,7 +3,7 @@
 The anomalies are those of Jepsen's Kafka workload (jepsen.tests.kafka), and a few that Tidelog promises besides:
 
     lost-write            acknowledged or read, and missing from the log in the end, though the log goes on behind it
-    unseen                acknowledged, and at the end, or behind where a reader ended, nobody can see it
+    unseen                acknowledged, and at the end, or behind where a reader ended, no reader can see it
     duplicate             one value at two places
     inconsistent-offsets  two values at one place
     nonmonotonic-poll     a reader went back

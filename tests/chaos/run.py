@@ -1,6 +1,6 @@
 """One chaos run: a cluster, producers and readers on it, a nemesis, and everything that they saw, as a history.
 
-start ─▶ topic ─▶ workload + nemesis, for so long ─▶ all healed ─▶ producers settle ─▶ readers and groups reach the end
+start ─▶ topic ─▶ workload + nemesis, for its time ─▶ all healed ─▶ producers settle ─▶ readers and groups reach the end
       ─▶ whole partitions through the brokers ─▶ drain all ─▶ the same from the bucket alone ─▶ `bucket verify --deep`
 """
 

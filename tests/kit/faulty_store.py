@@ -123,8 +123,8 @@ class FaultyStore:
     """One client's way to `inner`, which it shares with others and does not close.
 
     `before_create` and `after_create` are called with the key where a create lands, just before and just after the object
-    exists: a crash test kills its process there. `log` may be shared by several clients, so that it tells one story; it stays
-    empty where nobody is to be `told`.
+    exists: a crash test kills its process there. `log` may be shared by several clients, so that it has one story; it stays
+    empty where nothing is to be `reported`.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client's process needs to be let in, and to ask nobody else for credentials."""
+        """What a client's process needs to be let in, and to ask no other for credentials."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -191,8 +191,8 @@ def named_server() -> Iterator[S3Server]:
 def free_port() -> int:
     """A port of the loopback, for programs that can't bind port 0 and tell, or have to come back at the same port.
 
-    On Linux it is kept as long as this process runs: a socket that is bound to it, and does not listen, hinders nobody who binds it
-    by name with SO_REUSEADDR, as servers do; but the kernel gives it to nobody else, and who calls is refused.
+    On Linux it is kept as long as this process runs: a socket that is bound to it, and does not listen, hinders none that binds it
+    by name with SO_REUSEADDR, as servers do; but the kernel gives it to no other, and connections are refused.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

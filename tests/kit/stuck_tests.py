@@ -1,8 +1,8 @@
 """Ends a test that nothing can interrupt: its whole process, a minute after its time limit, with the stacks of all threads.
 
 That limit is a signal, which Python handles between two of its own instructions, and so never while the main thread waits in C
-for what does not come. Without an end of the process one such test would hold up the run for ever. `pytest -n` starts another
-worker, and tells which test it was.
+for what does not come. Without an end of the process one such test would hold up the run without end. `pytest -n` starts another
+worker, and prints which test it was.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
                         the server never sees
 
 What stalls is delivered late, as a network does that was cut for a while: so a PUT of a broker that was given up arrives at last.
-What is lost was cut in one direction: the server did what it was asked, and nobody hears of it.
+What is lost was cut in one direction: the server did what it was asked, and no client hears of it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 All tests that share the Spark of their process (`tests/kit/spark/session.py`) go to one worker: a JVM costs ten seconds of a core,
 and is warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which
-is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that nobody reads any more.)
+is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that is not read any more.)
 
 And what is imported and collected is set aside from the garbage collector, here and where there are no workers.
 """

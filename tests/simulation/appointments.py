@@ -7,8 +7,8 @@
 
 What must hold: the epoch grows by one with each leader, by two past one that was to take over and was sealed; a topic that is made
 again begins above every epoch at which its name was led before;
-only whoever is the controller at that instant gives a partition to
-somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
+only the controller at that instant gives a partition to
+somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; no broker is sealed by another
 while it is registered, and no session registers twice; a broker removes another only when that one has said that it can't write
 to the bucket, and after it has itself written since, or as the controller, when it was asked for a partition; what is read of an
 epoch was written by the session that had it, before it released it.
@@ -217,7 +217,7 @@ class _History:
         for session in (old.leader_session, *between):
             sealed_at = self.sealed_at.get(session)
             if sealed_at is None or sealed_at >= revision:
-                self.found.append(f"{what}, and session {session} was not sealed by then (but at {sealed_at})")
+                self.found.append(f"{what}, and session {session} was not sealed before (but at {sealed_at})")
 
     def _by_controller(self, what: str, writer: Writer | None, controller: str | None) -> None:
         if writer is not None and controller != _name(writer):
@@ -251,7 +251,7 @@ def _kept(event: Event) -> KeyValue:
 
 
 class Recorder:
-    """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to whoever does so."""
+    """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to the callers."""
 
     def __init__(self, bucket: ArchiveStore, metadata: EtcdModel, layout: KeyLayout) -> None:
         self._bucket = bucket
@@ -281,7 +281,7 @@ class Recorder:
                         self.removed_early.update(session for session, revision in gone_at if revision == transaction.revision)
 
     def wrote(self, revision: Revision, writer: Writer) -> None:
-        """The first who names a revision has written it: one whose transaction changed nothing is told the same number later."""
+        """The first who names a revision has written it: one whose transaction changed nothing gets the same number later."""
         self._writers.setdefault(revision, writer)
 
     def landed(self, broker_id: str, key: str) -> None:

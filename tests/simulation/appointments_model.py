@@ -12,7 +12,7 @@ is one for which it does not wait. Each step is one request to the bucket or one
 gateway/controller/appointment_log.py, but that a take-over seals and reads all of its sessions in one step,
 and that a session which a copy seals is registered there until then: so it may be chosen for longer than a real one.
 
-Invariants: whoever writes has read all that other sessions have written before; a controller of metadata that exist once never
+Invariants: a writer has read all that other sessions have written before; a controller of metadata that exist once never
 finds that they exist twice.
 
     python -m tests.simulation.appointments_model                        explores all of it
@@ -47,7 +47,7 @@ class Break(Enum):
     TARGET_UNREAD = "target-unread"
     # A leader that was asked to hand over is asked to keep the partition.
     TAKEN_BACK = "taken-back"
-    # Batches are collected, and nobody looks for later ones after the create.
+    # Batches are collected, and no one looks for later ones after the create.
     COLLECTED_UNLOOKED = "collected-unlooked"
     # A foreign batch is believed without a look whether this is still the controller.
     UNCONFIRMED = "unconfirmed"

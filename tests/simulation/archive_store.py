@@ -137,7 +137,7 @@ class ArchiveStore(MemoryObjectStore):
                 if at_ms is not None and not self._is_over(at_ms):
                     yield f"it was retired at {at_ms}, and its grace is not over"
             if (newest is None or newest.version < topic.history.version) and self._is_registered(topic.name, topic.topic_id):
-                yield f"whoever wrote it may still name it in version {topic.history.version}"
+                yield f"its writer may still name it in version {topic.history.version}"
 
     def _is_over(self, begun_ms: int) -> bool:
         """Whether a grace that began then may be over for anybody."""

@@ -3,7 +3,7 @@
     client ── request ──▶ [process: task per request ─▶ Leadership ─▶ SessionLog ─▶ SegmentWriter ─▶ FaultyStore] ── wire ──▶ bucket
            ◀── answer ───                                                            (the wire belongs to no process)
 
-Only the doors are left out: a request is a function that runs on the broker's side with its log at hand.
+Only the listeners are left out: a request is a function that runs on the broker's side with its log at hand.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class BrokerProcess(BucketProcess):
     async def ask(self, serve: Callable[[], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
         """Runs `serve` on the broker's side and brings back what it answers or raises.
 
-        `serve` runs in a context of its own, as the handler of each call does. Raises Unavailable when nobody listens, and
+        `serve` runs in a context of its own, as the handler of each call does. Raises Unavailable when no broker listens, and
         OutcomeUnknown when the answer does not come in time, the connection breaks, the broker dies, or `serve` fails by a bug,
         which the world then fails by. `hang_up`: then the broker notices that its client is gone.
         """

@@ -1,8 +1,8 @@
-"""Producers that retry and readers that poll, as clients of the field do, and write down all that they were told.
+"""Producers that retry and readers that poll, as clients of the field do, and write down all their answers.
 
 idempotent   several batches in flight; whatever is not acknowledged is sent again with the same sequence, in order
 keyed        one batch under one Idempotency-Key; sent again with the same key until it is acknowledged
-plain        one batch at a time; sent again only when it was told that nothing was written
+plain        one batch at a time; sent again only when the answer was that nothing was written
 hasty        the same, but content when the leader holds it in memory (acks=1): what it was acknowledged may be lost
 
 Half of the readers know the leader epoch of their partition, and say it with each request (KIP-320): a leader of another epoch
@@ -54,7 +54,7 @@ class Clients:
     """What the clients of one run share."""
 
     seed: int
-    # The broker that a client takes for the leader: mostly the present one, sometimes one of before.
+    # The broker that a client takes for the leader: mostly the present one, sometimes a former one.
     route: Callable[[random.Random, TopicPartition], BrokerProcess]
     # The broker that a load balancer takes: any that runs.
     balanced: Callable[[random.Random], BrokerProcess]
@@ -123,7 +123,7 @@ class Producer:
         self._pace_s = self._chance.choice((0.01, 0.1, 0.5))
         self._payloads = Payloads(clients.seed, name) if clients.with_policies else None
         self._idle_s = 0.0
-        """It waits so long for an answer that was lost; meanwhile what it has sent may be compacted, and led by another."""
+        """How long it waits for an answer that was lost; meanwhile what it has sent may be compacted, and led by another."""
 
     async def run(self) -> None:
         chance = self._chance

@@ -69,7 +69,7 @@ class Cluster:
         return self._chance.choice(list(self.slots.values()))
 
     def any_leader(self) -> BrokerProcess:
-        """One that leads something and runs, where there is one: what befalls the others harms nobody."""
+        """One that leads something and runs, where there is one: faults of the others harm no client."""
         led = {state.leader_session for state, _ in self.partitions.states.values()}
         running = (broker for broker in self.slots.values() if broker.alive and not broker.frozen)
         leading = [broker for broker in running if broker.leadership.session in led]
@@ -93,7 +93,7 @@ class Cluster:
             self.wake(broker)
 
     async def keep_up(self) -> None:
-        """Doubles die, whoever ends begins anew, and nobody is to be drained any more, until cancelled."""
+        """Doubles die, ended brokers restart, and none is to be drained any more, until cancelled."""
         for broker in self.processes:
             if broker is not self.slots[broker.broker_id]:
                 self.kill(broker)
@@ -126,7 +126,7 @@ class Cluster:
         return next(reversed(self.slots.values()))
 
     def route(self, chance: random.Random, partition: TopicPartition) -> BrokerProcess:
-        """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+        """The broker that a client takes for the leader: mostly the present one, sometimes a former one."""
         if chance.random() < 0.8:
             return self.leader(partition)
         return chance.choice(self.processes[-2 * BROKERS_MAX :])

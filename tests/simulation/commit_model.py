@@ -10,11 +10,11 @@ One session and its succession, as small as they can be and still go wrong:
     collector   compacts what is committed, moves the trim marker, deletes what lies below
     latecomer   a broker that was given this session's number a second time (its counter was restored from a backup)
 
-A writer that stops for ever, crashed or frozen, is a writer that takes no more steps: every such run is among those explored.
+A writer that stops for good, crashed or frozen, is a writer that takes no more steps: every such run is among those explored.
 Batch n travels in segment n, and one log is enough, because a segment is committed for all its partitions at once.
 
-That the PUT of a seal succeeded does not yet tell that the session ended there: the place may have been free because its
-segment was compacted and deleted. So whoever seals looks afterwards: a sealer lists again until the first gap holds a seal, and
+That the PUT of a seal succeeded does not yet prove that the session ended there: the place may have been free because its
+segment was compacted and deleted. So sealing needs a check afterwards: a sealer lists again until the first gap holds a seal, and
 the writer asks whether the trim marker has passed the place.
 
     python -m tests.simulation.commit_model --segments 4 --sealers 2          explores more
@@ -79,7 +79,7 @@ class Slot(NamedTuple):
     given_up: bool = False
     # The writer knows that its segment lies here.
     known: bool = False
-    # The producer was told that nothing was written, and that nothing ever will be.
+    # The producer was answered that nothing was written, and that nothing ever will be.
     refused: bool = False
 
 
@@ -189,15 +189,15 @@ def _requests_land(s: State, bounds: Bounds, n: int) -> Iterator[Step]:
     yield f"a request for segment {n} lands, the answer is lost", landed
     if slot.holds is not Object.SEAL:
         answer = "created" if slot.holds is Object.NONE else "412, and reads its own"
-        yield f"a request for segment {n} lands: the writer is told {answer}", _with_slot(landed, n, known=True)
+        yield f"a request for segment {n} lands: the writer gets {answer}", _with_slot(landed, n, known=True)
     elif bounds.broken is Break.SEAL_TAKEN_AS_OWN:
         yield (
-            f"a request for segment {n} lands: the writer is told 412, and takes it for its own",
+            f"a request for segment {n} lands: the writer gets 412, and takes it for its own",
             _with_slot(landed, n, known=True),
         )
     else:
         yield (
-            f"a request for segment {n} lands: the writer is told 412, and reads a seal",
+            f"a request for segment {n} lands: the writer gets 412, and reads a seal",
             _writer_learns_of_seal(landed, bounds, n),
         )
 
@@ -205,7 +205,7 @@ def _requests_land(s: State, bounds: Bounds, n: int) -> Iterator[Step]:
 def _writers_seal_lands(s: State, bounds: Bounds, n: int) -> Iterator[Step]:
     """The writer sends it until it is answered, so it may land as often as it likes."""
     if s.slots[n].holds is Object.SEGMENT:
-        yield f"the writer's seal is told 412 at {n}, and reads its own segment", _with_slot(s, n, known=True)
+        yield f"the writer's seal gets 412 at {n}, and reads its own segment", _with_slot(s, n, known=True)
         return
     sealed = _with_slot(s, n, holds=Object.SEAL)
     if s.slots[n].holds is Object.NONE:
@@ -285,10 +285,10 @@ def broken_in(s: State, end: int, bounds: Bounds) -> str | None:
     if lost:
         return f"durable: batches {lost} are acknowledged, and only the first {end} are readable"
     if s.latecomer_acknowledged and s.trim > 0:
-        return "durable: the latecomer's segment is acknowledged and lies below the trim marker, where nobody reads"
+        return "durable: the latecomer's segment is acknowledged and lies below the trim marker, where no reader looks"
     lies = [n for n in range(end) if s.slots[n].refused]
     if lies:
-        return f"truthful: batches {lies} are readable, and their producer was told that nothing was written"
+        return f"truthful: batches {lies} are readable, and their producer was answered that nothing was written"
     if s.resumed_at is not None and end > s.resumed_at:
         return f"unique: offset {s.resumed_at} has a record in this session, and another one in the next"
     return None

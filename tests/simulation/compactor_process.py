@@ -95,7 +95,7 @@ class CompactorProcess(BucketProcess):
             tasks.create_task(self._topics.run())
             tasks.create_task(self._membership.run())
             tasks.create_task(self._notices.run())
-            while not self._topics.revision:  # noqa: ASYNC110  # nobody tells of it
+            while not self._topics.revision:  # noqa: ASYNC110  # no event shows it
                 await asyncio.sleep(0.1)
             while True:  # as `run`, but that what it would only tell in the log fails the world
                 await self.compactor.tick()
@@ -115,4 +115,4 @@ class CompactorProcess(BucketProcess):
 
 
 def _notify_none(key: str) -> None:
-    """Of what a compactor creates nobody keeps a record: the archive sees it all."""
+    """Creates of a compactor need no record: the archive sees them all."""

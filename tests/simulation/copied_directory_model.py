@@ -9,7 +9,7 @@
 Each step is one request to the bucket or one transaction of the metadata, as in gateway/cluster/session_opener.py without etcd. In
 clone_model.py the copies part before any session begins, and have several brokers each.
 
-Invariant: whoever writes knows of every session that has written to the partition before.
+Invariant: a writer knows of every session that has written to the partition before.
 
     python -m tests.simulation.copied_directory_model                            explores all of it
     python -m tests.simulation.copied_directory_model --break notes-forgotten    shows the shortest way to the damage

@@ -59,7 +59,7 @@ class EtcdModel:
         self.late_s = 0.0
         """So much later than they are due, leases end."""
         self.ends_of_leases: set[Revision] = set()
-        """Transactions by which leases ended because nobody renewed them, and not because somebody revoked them."""
+        """Transactions by which leases ended because they were not renewed, and not because they were revoked."""
         self._clock = clock
         self._keys: list[str] = []  # all that have a version, in order; which for UTF-8 is that of its bytes
         self._versions: dict[str, list[tuple[Revision, KeyValue | None]]] = {}
@@ -157,7 +157,7 @@ class EtcdModel:
     # ── what etcd does by itself, and what befalls it ───────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Ends leases that nobody renews, until cancelled."""
+        """Ends leases that are not renewed, until cancelled."""
         while True:
             if not self._leases:
                 self._granted.clear()

@@ -1,6 +1,6 @@
 """All that can befall consumer groups, drawn from the seed of a world: what happens to members, to coordinators, and between them.
 
-Each blow strikes, lasts for its time, and takes itself back where it is not for good. Gentle ones harm nobody: a partition may be
+Each blow strikes, lasts for its time, and takes itself back where it is not for good. Gentle ones harm none: a partition may be
 without an owner for a moment, and no record is delivered twice.
 """
 
@@ -25,14 +25,14 @@ from tests.simulation.group_load import GroupLoad
 from tests.simulation.virtual_loop import virtual_loop
 
 FLAP_S: Final = 0.01
-# For so long, brokers hear late of each other.
+# How late brokers hear of each other.
 VIEW_DELAY_S: Final = 0.5
 
 
 class Harm(Enum):
     """How much of it there is in a world."""
 
-    NONE = "nobody comes to harm"
+    NONE = "no member comes to harm"
     MEMBERS = "members come to harm"
     ALL = "all come to harm"
 
@@ -106,7 +106,7 @@ class GroupBlows:
                 await self._fall(blow, harmless=False)
 
     async def _fall(self, blow: Callable[[], Awaitable[None]], *, harmless: bool) -> None:
-        """Flapping does not count: it must hold up nobody."""
+        """Flapping does not count: it must hold up no other."""
         if harmless:
             await blow()
             return
@@ -165,7 +165,7 @@ class GroupBlows:
             slow.is_slow = False
 
     async def _commit_late(self) -> None:
-        """What a member sent in a generation of before arrives, at whichever brokers."""
+        """What a member sent in an earlier generation arrives, at any brokers."""
         if (late := self._load.any()) is None:
             return
         member_id, generation, offsets = late.commit_of_now()
@@ -223,7 +223,7 @@ class GroupBlows:
         await self._flapping(member_id_required=False)
 
     async def _flap_with_ids(self) -> None:
-        """The same, and it is told an id each time that it never joins with; or joins with it, and leaves at once."""
+        """The same, and it gets an id each time that it never joins with; or joins with it, and leaves at once."""
         await self._flapping(member_id_required=True)
 
     async def _flapping(self, *, member_id_required: bool) -> None:
@@ -305,7 +305,7 @@ class GroupBlows:
             self._brokers.start(victim.broker_id)
 
     async def _coordinator_restarts(self) -> None:
-        """As under SIGTERM: those who wait are told."""
+        """As under SIGTERM: waiting calls are answered."""
         victim = self._coordinator()
         await self._in_mid_rebalance()
         victim.stop()
@@ -340,7 +340,7 @@ class GroupBlows:
         broker.metadata.answer_lost = 0.0
 
     async def _etcd_answers_late(self) -> None:
-        """What a coordinator was told is unknown happens later: the coordinator, and the group, go on meanwhile."""
+        """A write of unknown outcome for its coordinator happens later: the coordinator, and the group, go on meanwhile."""
         broker = self._coordinator()
         broker.metadata.lands_late = self._chance.choice((0.1, 0.3, 0.6))
         await self._in_mid_rebalance()

@@ -1,6 +1,6 @@
 """Three brokers that coordinate groups: the real coordinator, registration and view of each, as processes over one etcd model.
 
-Of a broker only what groups need is there: no bucket, no partitions, no doors. A call that reaches the wrong broker makes one hop,
+Only what groups need of a broker is there: no bucket, partitions or listeners. A call that reaches the wrong broker makes one hop,
 as gateway/groups/router.py lets it.
 """
 
@@ -48,7 +48,7 @@ class GroupSite:
     session_timeout_s: float
     judge: GroupJudge
     note: Callable[[str], None]
-    # Bugs that came to light: tasks that ended with an error which nobody was meant to get, and what does not come to rest.
+    # Bugs that came to light: tasks that ended with an error which no caller was meant to get, and what does not come to rest.
     failures: list[str]
     topics: ModelTopics = field(default_factory=ModelTopics)
     sessions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -116,7 +116,7 @@ class GroupBroker(CalledProcess):
                     sessions.add(number)
                     self._session = number
                     await broker_lease.keep()
-            except Rejected:  # what a process of before had sent has landed: this one would end, and be started again
+            except Rejected:  # what a former process had sent has landed: this one would end, and be started again
                 sessions.clear()
             self._session = None
 
@@ -149,7 +149,7 @@ class GroupBroker(CalledProcess):
         return self.coordinators.of(group).broker_id
 
     async def answered(self, group: str, ask: Callable[[GroupCoordinator], Awaitable[T]], what: str, bound_s: float) -> T:
-        """Of the coordinator here: what it answers is judged before it is told."""
+        """Of the coordinator here: its answers are judged before they are sent."""
         began_s, troubled_s = virtual_loop().time(), self.troubled_s
         try:
             answer = await ask(self.groups)
@@ -190,7 +190,7 @@ class GroupBrokers:
         return [broker for broker in self.slots.values() if broker.alive]
 
     def coordinating(self, group: str) -> GroupBroker:
-        """One that has it loaded, where there is one: what befalls the others harms nobody."""
+        """One that has it loaded, where there is one: faults of the others harm no member."""
         return next((broker for broker in self.alive() if not broker.frozen and broker.coordinators.here(group)), self.any())
 
     async def drain(self, broker_id: str, draining: bool) -> None:

@@ -1,6 +1,6 @@
 """Consumers of a simulated world: the real member of a group, and a reader, as one process that freezes, wakes and dies.
 
-    GroupMember ── GroupCalls ──▶ the coordinator that any broker names; asked for anew where it is not it, or does not answer
+    GroupMember ── GroupCalls ──▶ the coordinator that any broker names; asked for again where it is not it, or does not answer
          └─ RebalanceListener ──▶ where to begin ─▶ hands out ─▶ commits, in between and before it gives up
 
 Records are offsets that grow with time: ModelLog.
@@ -39,7 +39,7 @@ from tests.simulation.virtual_loop import virtual_loop
 COMMIT_AGAIN_S: Final = 0.05
 # Between the commits of a consumer that has little to read: it hears of its coordinator by heartbeats alone.
 RARELY_S: Final = 20.0
-# A call that waits for nobody is given up after so long.
+# Timeout of a call that does not wait for other members.
 CALL_S: Final = 2.0
 # What a coordinator may take for a call, beyond what it waits for others.
 ANSWER_S: Final = 3.0
@@ -191,7 +191,7 @@ class Consumer(SimulatedProcess):
         self._commit_s = chance.choice((0.3, 1.0, 3.0, RARELY_S))
         self._batch = chance.choice((100, 1000))
         self._held: dict[TopicPartitionName, int] = {}
-        """What it was told to read, each with the number of the assignment that brought it."""
+        """What it was assigned, each with the number of the assignment that brought it."""
         self._assignments = 0
         self._positions: dict[TopicPartitionName, int] = {}
         self._committed: dict[TopicPartitionName, int] = {}

@@ -1,8 +1,8 @@
 """Judges a world of consumer groups: who owned what when, what was handed out, what was committed. Pure: the caller has the clock.
 
-    owned       no two live members of a group believe to own a partition at one instant; nobody hands out what another owns
+    owned       no two live members of a group believe to own a partition at one instant; none hands out what another owns
     unowned     no partition of a group with live members is without an owner for longer than the bound
-    generation  none is given twice, and none is told before it is stored
+    generation  none is given twice, and none is answered before it is stored
     committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged;
                 no two members commit one partition in one generation, or in one epoch of KIP-848
     delivered   every offset reaches the group. In worlds without harm each does so once. Excepted are offsets of a member that left
@@ -59,7 +59,7 @@ class Owner(Protocol):
     alive: bool
     frozen: bool
     instance_id: str
-    # For so long a former process may not know that it was replaced under its instance id: its session timeout, at most.
+    # How long a former process may not know that it was replaced under its instance id: its session timeout, at most.
     twins_s: float
 
     @property
@@ -104,7 +104,7 @@ class GroupJudge:
         self.acknowledged: defaultdict[Owned, int] = defaultdict(int)
         """The highest offset whose commit was acknowledged."""
         self.owners: defaultdict[Owned, dict[Owner, None]] = defaultdict(dict)
-        """Who was told that it owns it, and has not given it up."""
+        """The member that was assigned it, and has not given it up."""
         self._clock = clock
         self._note = note
         self._generations: dict[tuple[str, int], Joined] = {}
@@ -213,14 +213,14 @@ class GroupJudge:
     def committed_late(self, name: str, generation: int, present: int) -> None:
         self._broke(GroupRule.COMMITTED, f"{name} commits in generation {generation}, and the present one is {present}")
 
-    # ── what the coordinator tells ──────────────────────────────────────────────────────────────────────────────────────
+    # ── answers of the coordinator ──────────────────────────────────────────────────────────────────────────────────────
 
     def joined(self, group: str, reported: Joined, kept: KeyValue | None) -> None:
-        """`kept`: the group's record, as it lies in the store when `told` is about to be told."""
+        """`kept`: the group's record, as it lies in the store when `reported` is about to be sent."""
         self.tallies["joins answered"] += 1
         stored = None if kept is None else decode_group(kept, now_ms=0)
         if stored is None or stored.generation < reported.generation:
-            self._broke(GroupRule.GENERATION, f"generation {reported.generation} of {group} is told, and not stored")
+            self._broke(GroupRule.GENERATION, f"generation {reported.generation} of {group} is answered, and not stored")
             return
         if not reported.members or any(member.instance_id != NO_INSTANCE for member in reported.members):
             return
@@ -271,7 +271,7 @@ class GroupJudge:
                 self._broke(GroupRule.DELIVERED, f"{_shown([partition])} of {group} ends at {end}; {complete_to} was not delivered")
         repeated = self.tallies["offsets delivered again"] - self.tallies["offsets not committed by who left in a rebalance"]
         if exactly_once and repeated > 0:
-            self._broke(GroupRule.DELIVERED, f"{repeated} offsets were delivered again, though nobody came to harm")
+            self._broke(GroupRule.DELIVERED, f"{repeated} offsets were delivered again, though no member came to harm")
 
 
 def _shown(partitions: Collection[TopicPartitionName]) -> str:

@@ -150,7 +150,7 @@ class GroupLoad:
     def kill(self, victim: Consumer) -> None:
         self._site.note(f"{victim.name} is killed")
         victim.kill()
-        if self._chance.random() < 0.7:  # else nobody is told: its connections stand until their calls end
+        if self._chance.random() < 0.7:  # else no peer is notified: its connections stand until their calls end
             for broker in self._brokers.processes:
                 broker.drop_calls_of(victim.name)
 

@@ -3,7 +3,7 @@
     0 s ──────── trouble ────────▶ trouble_s ─ all is well again ─▶ everything is owned and read ─▶ rest ─▶ all leave ─▶ judge
 
 The coordinator, the member, the view and the registration are the real ones; records are offsets that grow (ModelLog), so a world
-costs little. In a third of the worlds nobody comes to harm, and every offset must be delivered exactly once; in another third only
+costs little. In a third of the worlds none comes to harm, and every offset must be delivered exactly once; in another third only
 members do. Same seed, same run, byte for byte.
 """
 
@@ -27,13 +27,13 @@ from tests.simulation.group_judge import Broken, GroupJudge
 from tests.simulation.group_load import GroupLoad, GroupOf
 from tests.simulation.virtual_loop import run, virtual_loop
 
-# So long it lasts, one of them, by the seed.
+# How long it lasts, one of them, by the seed.
 TROUBLE_S: Final = (8.0, 8.0, 30.0)
 SAMPLE_S: Final = 0.2
 # Beyond session and rebalance timeout, and what a new coordinator waits longer, until a partition must have an owner: for finding
 # the coordinator, back-off, storing.
 MARGIN_S: Final = 5.0
-# So long nothing may change, once everything is owned and read.
+# How long nothing may change, once everything is owned and read.
 REST_S: Final = 5.0
 
 

@@ -7,7 +7,7 @@
     the end   from the bucket alone, through the brokers, and what lies on the bucket without ever being visible
 
 A record is known by its producer, its number there, and the attempt that carried it: a client that tries again writes the new
-attempt into the record. So the history tells which attempt became durable, and an attempt whose producer was told "nothing was
+attempt into the record. So the history shows which attempt became durable, and an attempt whose producer was answered "nothing was
 written" can be found out as a lie, even where a later attempt of the same record was rightly acknowledged.
 """
 
@@ -39,7 +39,7 @@ class Invariant(Enum):
     ONCE = "once"
     # A stream that reads a topic delivers every partition of it, those included that are added while it is open.
     ATTENTIVE = "attentive"
-    # Nobody is served whose key or right was taken back for longer than a view may lag. Nobody is denied whose key and right
+    # No client is served whose key or right was taken back for longer than a view may lag. None is denied whose key and right
     # hold. See access_judge.py.
     AUTHORIZED = "authorized"
     # A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py.
@@ -79,11 +79,11 @@ class SentTogether(NamedTuple):
 
 
 class AnsweredTogether(NamedTuple):
-    """The answer to SentTogether: of each record (number of the partition, offset); None where it was refused, or nobody knows."""
+    """The answer to SentTogether: of each record (number of the partition, offset); None where it was refused, or is unknown."""
 
     operation: int
     positions: tuple[tuple[int, int] | None, ...]
-    # Records, by their place in the request, of which the client was told that they are not written.
+    # Records, by their place in the request, of which the client was answered that they are not written.
     refused: tuple[int, ...] = ()
 
 
@@ -94,7 +94,7 @@ class Acknowledged(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The producer was told that nothing was written."""
+    """The producer was answered that nothing was written."""
 
     operation: int
     why: str
@@ -132,7 +132,7 @@ class Fetched(NamedTuple):
 
 
 class GaveUp(NamedTuple):
-    """A stream told its reader that it reads a partition no more, though the partition is there."""
+    """A stream answered its reader that it reads a partition no more, though the partition is there."""
 
     reader: str
     partition: str
@@ -164,7 +164,7 @@ class Absence(Protocol):
 @dataclass(frozen=True, slots=True)
 class History:
     events: Sequence[Event]
-    # What whoever has the bucket alone takes for the log, when all is quiet.
+    # What a reader of the bucket alone takes for the log, when all is quiet.
     from_bucket: Contents
     # The same, as the last broker serves it.
     through_brokers: Contents
@@ -384,7 +384,7 @@ class _Findings:
             who = f"{event.reader} of {event.partition}"
             mark = marks[event.reader, event.partition]
             if event.high_watermark < mark and not event.may_be_old:
-                reported = f"go back from {mark} to {event.high_watermark}, told by session {event.answered_by}"
+                reported = f"go back from {mark} to {event.high_watermark}, reported by session {event.answered_by}"
                 yield Violation(Invariant.PREFIX, f"{who} saw the high watermark {reported}")
             marks[event.reader, event.partition] = max(mark, event.high_watermark)
             yield from self._fetched(who, event)

@@ -4,7 +4,7 @@
     ReconcilingConsumer    the consumer protocol (KIP-848): ReconcilingMember, which follows what Java's consumer does
 
 A member of KIP-848 has no clock of its own: one that hears nothing goes on until its coordinator fences it. So it may hand out
-again what others own by then. It counts as an owner only while the stored group has it as a member.
+again what others own already. It counts as an owner only while the stored group has it as a member.
 """
 
 from __future__ import annotations

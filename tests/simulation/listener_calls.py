@@ -31,7 +31,7 @@ class RpcEnd(NamedTuple):
 
     @property
     def error(self) -> TidelogError:
-        """Returns what the broker told where it did not answer."""
+        """Returns the error of the broker where it did not answer."""
         details = dict(self.trailers).get(DETAILS_TRAILER)
         return OutcomeUnknown(f"{self.code.name}: {self.details}") if details is None else from_status(Status.FromString(details))
 

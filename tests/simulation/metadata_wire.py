@@ -40,7 +40,7 @@ class MetadataWire:
         sender: Callable[[], Writer],
         wrote: Callable[[Revision, Writer], None],
     ) -> None:
-        """`wrote` is told of each transaction that has happened, with its `sender` as of when it was sent."""
+        """`wrote` is called with each transaction that has happened, with its `sender` as of when it was sent."""
         self._store = store
         self._chance = chance
         self.sender = sender
@@ -71,7 +71,7 @@ class MetadataWire:
         self.answer_lost = 0.0
         """How often a transaction happens and its answer does not come, and how often a request does not arrive."""
         self.lands_late = 0.0
-        """How often a transaction happens only after its sender was told that nobody knows: its deadline ended first."""
+        """How often a transaction happens only after its sender got an unknown outcome: its deadline ended first."""
 
     @property
     def writes_on_the_wire(self) -> int:
@@ -137,7 +137,7 @@ class MetadataWire:
     async def _carry(
         self, sender: Writer, compares: Sequence[Compare], operations: Sequence[Operation]
     ) -> TransactionResult | TidelogError | LeaseLost:
-        """There and back. An error is an answer here, since nobody may be there to take it."""
+        """There and back. An error is an answer here, since no caller may be there to take it."""
         try:
             await self._travel(self.write_latency_s)
             if self._chance.random() < self.answer_lost:

@@ -72,7 +72,7 @@ class RouteBlows(Blows):
         self._routed.any_routed().lag_behind_topics(self._chance.choice(TOPIC_LAGS_S))
 
     async def _grows_under_way(self) -> None:
-        """A topic grows while requests of before are on their way between brokers, and are repeated through others."""
+        """A topic grows while earlier requests are on their way between brokers, and are repeated through others."""
         with self._load.in_a_hurry():
             for _ in range(self._chance.randint(1, 3)):
                 wire = self._routed.any_routed().wire

@@ -14,7 +14,7 @@ from tests.simulation.routed_broker import AccessTerms, RoutedBroker
 class RouteCluster(Cluster):
     # A cluster with a copy of the same metadata, whose registrations name brokers of this one.
     beside: RouteCluster | None = None
-    # None where nobody is asked for credentials.
+    # None without authentication.
     access: AccessTerms | None = None
     # Whether brokers have listeners for Kafka's clients.
     serves_kafka = False

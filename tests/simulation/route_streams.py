@@ -3,7 +3,7 @@
     gRPC    Consume, without a group; begins again where it stood in each partition
     HTTP    server-sent events over all partitions; begins again with the id of the last event
 
-A stream that tells that a partition does not exist, though the topic has it, has given it up.
+A stream that reports that a partition does not exist, though the topic has it, has given it up.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class RouteStream:
             self._clients.record(reported)
 
     def _failed(self, topic: Topic, partition: int, code: str, message: str) -> None:
-        """The stream told that it reads the partition no more."""
-        self._clients.note(f"{self.name} was told {code} of {topic.name}/{partition}")
+        """The stream reported that it reads the partition no more."""
+        self._clients.note(f"{self.name} got {code} for {topic.name}/{partition}")
         if code in NOT_THERE and topic.id not in self._clients.deleted:
             self._clients.record(GaveUp(self.name, f"{topic.id}/{partition}", f"{code}: {message}"))
 

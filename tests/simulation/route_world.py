@@ -50,7 +50,7 @@ PAUSE_S = (0.1, 1.0)
 CALM_S_MAX = 60.0
 # Until streams have delivered all, once every request is decided.
 STREAMS_S_MAX = 25.0
-# After so long even the latest request to the bucket has landed.
+# After this time even the latest request to the bucket has landed.
 ON_THE_WIRE_S_MAX = 3_600.0
 
 
@@ -221,7 +221,7 @@ class RouteWorld:
             await asyncio.sleep(0.5)
 
     async def _end(self, partition: TopicPartition) -> int | None:
-        """The high watermark; None where nobody answers."""
+        """The high watermark; None where no broker answers."""
 
         async def bounds(log: SessionLog) -> int:
             [found] = await log.reads.bounds_of([partition])

@@ -166,8 +166,8 @@ class RoutedBroker(BrokerProcess):
         access: AccessTerms | None = None,
         serves_kafka: bool = False,
     ) -> None:
-        """`at_address`: the process that other brokers reach at an address; None where there never was one. `access`: None where
-        nobody is asked for credentials. `serves_kafka`: whether it has listeners for Kafka's clients."""
+        """`at_address`: the process that other brokers reach at an address; None where there never was one. `access`: None
+        without authentication. `serves_kafka`: whether it has listeners for Kafka's clients."""
         super().__init__(name, site, broker_id=broker_id, rack=rack, faults=faults)
         listeners = tuple(KafkaListener(name=each.name, host=name, port=9092) for each in KAFKA_LISTENERS) if serves_kafka else ()
         self.leadership.registration = msgspec.structs.replace(

@@ -47,13 +47,13 @@ class Wire:
         return self.cut or (self.lost > 0 and self._chance.random() < self.lost)
 
     def breaks_after_s(self) -> float:
-        """Until who waits for what was lost is told that the connection broke."""
+        """Seconds until a caller whose request was lost gets a broken connection."""
         return self._chance.choice((0.01, 0.5, 3.0))
 
 
 class SimulatedProcess:
     def __init__(self, name: str, failed: Callable[[str], None]) -> None:
-        """`failed` is told of tasks that ended with an error which nobody was meant to get."""
+        """`failed` is called with tasks that ended with an error which no caller was meant to get."""
         self.name = name
         self.alive = True
         self.frozen = False
@@ -72,7 +72,7 @@ class SimulatedProcess:
         return task
 
     def later(self, delay_s: float, work: Callable[[], None]) -> None:
-        """Carries `work` out here, unless the process is dead by then."""
+        """Carries `work` out here, unless the process has died."""
         virtual_loop().call_later(delay_s, work, context=self._context)
 
     def ended_by(self, error: BaseException) -> None:
@@ -185,7 +185,7 @@ def _later(delay_s: float, reply: asyncio.Future[T], answer: T | TidelogError) -
             return
         if isinstance(answer, TidelogError):
             reply.set_exception(answer)
-            reply.exception()  # where nobody waits any more
+            reply.exception()  # where no caller waits any more
         else:
             reply.set_result(answer)
 

@@ -50,7 +50,7 @@ def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself
     ("sealed", "lists_target", "found"),
     [
         ((1, 2), True, []),
-        ((1,), True, ["session 2 was not sealed by then"]),
+        ((1,), True, ["session 2 was not sealed before"]),
         ((1, 2), False, ["to which it was to move, is not listed"]),
     ],
     ids=["sealed and listed", "not sealed", "not listed"],

@@ -55,7 +55,7 @@ def run(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffled: bool = False) 
     """Runs `main` to its end under a new loop, then cancels whatever it left behind, frozen processes included.
 
     Raises what `main` raises, Stuck, or the first error that reached the loop's exception handler (a callback or a task
-    whose failure nobody awaited).
+    whose failure was not awaited).
     """
     loop = VirtualLoop(seed=seed, shuffled=shuffled)
     collecting = gc.isenabled()

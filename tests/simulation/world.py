@@ -49,7 +49,7 @@ from tests.simulation.virtual_loop import run, virtual_loop
 CALM_S_MAX = 120.0
 # Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended.
 CHANGES_MAX = 1000
-# After so long even the latest request of the slowest bucket has landed.
+# After this time even the latest request of the slowest bucket has landed.
 ON_THE_WIRE_S_MAX = 36_000.0
 
 
@@ -59,9 +59,9 @@ class Length(NamedTuple):
     trouble_s: float
     # Between one blow and the next, from … to.
     pause_s: tuple[float, float] = PAUSE_S
-    # So long a blow may go on when no other falls any more.
+    # How long a blow may go on when no other falls any more.
     linger_s: float = math.inf
-    # So long nobody may write anything, once the cluster has come to rest.
+    # How long no process may write anything, once the cluster has come to rest.
     rest_s: float = 30.0
 
 
@@ -220,12 +220,12 @@ class World:
 
     async def _storm(self, metadata: EtcdModel) -> None:
         """Returns where the metadata never stop changing: then the world is ended, and what lies on the bucket is judged."""
-        while metadata.revision <= CHANGES_MAX:  # noqa: ASYNC110  # a world that ends well has no need to be told of each change
+        while metadata.revision <= CHANGES_MAX:  # noqa: ASYNC110  # a world that ends well has no need to hear of each change
             await asyncio.sleep(0.5)
         self._failures.append(f"the metadata were changed more than {CHANGES_MAX} times")
 
     async def _rest(self, load: Load) -> None:
-        """Waits until everything is led and in balance, and what hung on the bucket has ended; from then on, nobody may write."""
+        """Waits until everything is led and in balance, and what hung on the bucket has ended; from then on, none may write."""
         began_s = virtual_loop().time()
         until_s = began_s + CALM_S_MAX
         while unrest := self._cluster.unrest(load.partitions):

@@ -293,7 +293,7 @@ def test_who_lacks_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Pat
 def test_lists_leave_out_what_may_not_be_seen(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with with_canary(tmp_path) as at:
-            key = await at.key("nobody")
+            key = await at.key("powerless")
             for path in ("/v1/topics", "/v1/groups", "/v1/cluster", "/v1/brokers"):
                 body = (await at.http.get(path, **bearer(key))).body
                 assert CANARY.encode() not in body

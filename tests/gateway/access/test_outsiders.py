@@ -30,7 +30,7 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
             for headers in ({}, bearer("tlk_wrong")):
                 answer = await at.http.ask("GET", path, headers=headers)
                 assert (answer.status, answer.json) == (200, {"status": "ok"})
-        powerless = bearer(await at.key("nobody"))
+        powerless = bearer(await at.key("powerless"))
         at.broker._leadership.stop()
         outsider, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
         assert outsider.json.keys() == {"status"}

@@ -170,7 +170,7 @@ def test_a_leader_publishes_its_first_deletion_at_once_and_batches_later_ones() 
         assert len(reported) == 2, "the first one at once, and the others"
         assert all(one.lease for one in reported), "it goes away by itself"
         assert deletion_notices(reported) == sorted([(partitions[0], 1), *((partition, 2) for partition in partitions)])
-        assert reads_below_topics(b1) == 6 * 2 + 3, "two listings for each, and the manifest of before: nothing for its own notices"
+        assert reads_below_topics(b1) == 6 * 2 + 3, "two listings for each, and the earlier manifest: nothing for its own notices"
 
     in_a_world(scenario)
 

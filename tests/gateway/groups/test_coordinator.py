@@ -689,7 +689,7 @@ def test_a_call_that_is_cancelled_at_any_moment_leaves_a_group_that_goes_on(step
             b1.join(first),
             b1.sync(first, 2, {first: b"x"}),
             asyncio.ensure_future(outcome(b1.commit(3, first, 1))),
-            asyncio.ensure_future(outcome(b1.leave("stranger"))),
+            asyncio.ensure_future(outcome(b1.leave("unknown"))),
         ]
         for _ in range(steps):
             await asyncio.sleep(0.0007 if steps > 8 else 0)

@@ -161,7 +161,7 @@ def test_members_that_died_with_their_coordinator_do_not_keep_their_group_from_e
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, _ = await b1.stable()
         await b1.commit(10, first, 1)
-        b1.hand_over()  # and nobody calls for the group any more
+        b1.hand_over()  # and no member calls for the group any more
         scanning = asyncio.ensure_future(Kept(cluster, b2).scan.run())
         await sleep_ms(RETENTION_MS)
         assert (await b2.groups.describe("g")).phase is GroupPhase.EMPTY

@@ -162,7 +162,7 @@ def test_silent_authenticated_calls_count_towards_the_call_limit_of_the_listener
         return sum(pool._open for pool in pools)
 
     async def scenario(at: Guarded) -> None:
-        key = await at.key("nobody")
+        key = await at.key("powerless")
         silent = [head(at, LIST_TOPICS, key) for _ in range(3)]
         await until(lambda: waiting.begun == 3)
         one_more = head(at, LIST_TOPICS, key)

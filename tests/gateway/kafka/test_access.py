@@ -306,7 +306,7 @@ def test_quotas_of_users_and_of_their_default_are_altered_and_described(tmp_path
             assert await quotas(client, ("user", 2, None), version=0, strict=True) == held
             assert await quotas(client, ("user", 0, "billing")) == {billing: held[billing]}
             assert await quotas(client, ("user", 1, None)) == {default: held[default]}
-            assert await quotas(client, ("user", 0, "nobody")) == {}
+            assert await quotas(client, ("user", 0, "unknown")) == {}
             assert await quotas(client, ("client-id", 2, None)) == {}
             assert await quotas(client, ("colour", 2, None)) == 42
             assert await quotas(client, ("user", 2, None), ("user", 1, None)) == 42

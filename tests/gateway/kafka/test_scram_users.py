@@ -47,7 +47,7 @@ def test_an_api_key_is_the_password_of_its_id(tmp_path: Path, mechanism: str) ->
         async with kafka_caller(guarded.broker) as client:
             assert (await by_scram(client, mechanism, key_id, key)).auth_bytes.startswith(b"v=")
             assert (await client.ask("Metadata", 12, topics=[])).brokers
-        for user, password in ((key_id, key[:-1]), ("nobody", key), ("ad" * 8, ADMIN_KEY)):
+        for user, password in ((key_id, key[:-1]), ("unknown", key), ("ad" * 8, ADMIN_KEY)):
             async with kafka_caller(guarded.broker) as client:
                 answer = await by_scram(client, mechanism, user, password)
                 assert (answer.error_code, answer.error_message) == (SASL_AUTHENTICATION_FAILED, FAILURE_TEXT)

@@ -120,7 +120,7 @@ def test_what_must_be_recognised_again_fits_one_batch(producer_id: int) -> None:
 
 
 def test_outcomes_come_back_in_the_order_of_the_request() -> None:
-    lost = NoLeader("nobody leads 1")
+    lost = NoLeader("1 has no leader")
     plan = Plan(np.array([0, 1, 0, 0, 1]), [counted(0, 2), counted(0, 1), counted(1, 2)])
     first = Appended(Offset(10), Offset(11), LeaderEpoch(1))
     second = Appended(Offset(12), Offset(12), LeaderEpoch(1))

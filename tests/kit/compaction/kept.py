@@ -68,7 +68,7 @@ class Crash(BaseException):
 
 
 class Guarded:
-    """A client of the bucket that dies at a request, before or after it happened; and that lets nobody delete what is named."""
+    """A client of the bucket that dies at a request, before or after it happened; and that refuses to delete what is named."""
 
     def __init__(self, store: ObjectStore, scene: Scene, *, dies_at: int | None = None, after: bool = False) -> None:
         self._store = store
@@ -199,7 +199,7 @@ async def write_files(
 
 
 async def small_files(scene: Scene, count: int = 4, *, partition: TopicPartition = ORDERS, **settings: str) -> Manifest:
-    """Files of two records each, which are to become one; of the topic with these settings, or with records for ever."""
+    """Files of two records each, which are to become one; of the topic with these settings, or with records that never expire."""
     await configure(scene, **(settings or {"retention_ms": "-1"}))
     return await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(count)), partition=partition)
 

@@ -1,4 +1,4 @@
-"""Brokers of one cluster in one process: each with its doors on free ports of the loopback, all on one bucket and one store."""
+"""Brokers of one cluster in one process: each with its listeners on free ports of the loopback, all on one bucket and one store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from segments.settings import SegmentSettings
 from tests.kit.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
 
 CLUSTER_ID = "cluster-of-a-test"
-# Longer than one process of them all ever stands still: nobody waits for its end here.
+# Longer than one process of them all ever stands still: no test waits for its end here.
 SESSION_MS = 20_000
 SEGMENTS = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 
@@ -42,7 +42,7 @@ class Cluster:
 
     def leader(self, partition: TopicPartition) -> Broker:
         found = self.brokers[0].view.leader(partition)
-        assert found is not None, f"nobody leads {partition}"
+        assert found is not None, f"{partition} has no leader"
         return next(broker for broker in self.brokers if broker.broker_id == found.broker_id)
 
     async def led(self, partition: TopicPartition) -> SessionLog:
@@ -78,7 +78,7 @@ async def broker_cluster(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             "gateway.groups.coordinator_lease.ANSWER_S", PATIENCE_S
-        )  # or where all stand still, nobody confirms anything
+        )  # or where all stand still, no broker confirms anything
         patched.setattr("gateway.concurrency.coordinator_retry.COORDINATOR_WAIT_S", PATIENCE_S)
         async with asyncio.TaskGroup() as tasks:
             housekeeping = tasks.create_task(metadata.run())

@@ -112,7 +112,7 @@ class ConsumeStream:
             pass
 
     async def settled(self) -> None:
-        """Until the client is told nothing new."""
+        """Returns when the client receives nothing new."""
         while (await self.until("progress")).partitions:
             pass
 
@@ -129,7 +129,7 @@ class ConsumeStream:
 
 
 class GoodClient:
-    """Commits what it has processed, lets go of what is revoked, and grants anew what it took."""
+    """Commits what it has processed, lets go of what is revoked, and grants again what it took."""
 
     def __init__(self, channel: grpc.aio.Channel, *, credit_bytes: int = 4_000, pause_s: float = 0.0, **more: Any) -> None:
         self.stream = ConsumeStream(channel)

@@ -21,7 +21,7 @@ RANGE = groups_pb2.GroupProtocol(name="range", metadata=b"orders")
 
 
 async def answered(call: Awaitable[Any]) -> Any:
-    """Its answer; raises the error that the broker told."""
+    """Its answer; raises the error that the broker answered."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:

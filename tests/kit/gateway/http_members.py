@@ -1,4 +1,4 @@
-"""Members of groups that have nothing but HTTP, for tests: any base URL at each request, and no state but what they were told."""
+"""Members of groups that have nothing but HTTP, for tests: any base URL at each request, and no state but the answers."""
 
 from __future__ import annotations
 

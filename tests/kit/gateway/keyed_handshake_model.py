@@ -35,10 +35,10 @@ OTHER: Final = 2
 class Rule(Enum):
     REFUSES_FEWER = "a leader refuses a new batch that was routed over fewer partitions than it knows"
     LEADER_CATCHES_UP = "a leader answers only once it knows the topic as the asking broker does"
-    IS_PROVEN = "a new leader reads the topic from the store, and takes and tells nothing before its view has seen that"
+    IS_PROVEN = "a new leader reads the topic from the store, and takes and answers nothing before its view has seen that"
     PROVEN_AFTER_SEAL = "a new leader reads the topic after it has sealed the former one"
     IS_DOUBTED = "an answer counts only if its leader still leads after it has looked"
-    IS_COMMITTED = "what was routed over another number of partitions is told only once it is committed"
+    IS_COMMITTED = "what was routed over another number of partitions is answered only once it is committed"
 
 
 # Of partition 0: the next leader is named, and the former one writes and finds no seal; then it is sealed.

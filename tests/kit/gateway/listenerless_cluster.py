@@ -1,4 +1,4 @@
-"""Brokers without doors, on a bucket and metadata that outlive them or get lost; producers that remember what they were told."""
+"""Brokers without listeners, on a bucket and metadata that outlive them or get lost; producers that remember their answers."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ class Cluster:
         for broker in self.brokers:
             if broker.leadership.session is not None and partition in broker.leadership.log.partitions:
                 return broker
-        raise NoLeader(f"nobody leads {partition}")
+        raise NoLeader(f"{partition} has no leader")
 
     async def produce(self, partition: TopicPartition, producer_id: int, sequence: int) -> int:
-        """The offset of one record; tried again while nobody leads, as a client would."""
+        """The offset of one record; tried again while there is no leader, as a client would."""
         batch = sequenced_batch(producer_id, sequence)
         async with asyncio.timeout(READY_S):
             while True:
@@ -103,7 +103,7 @@ class Cluster:
                     await asyncio.sleep(0.01)
 
     async def read(self, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
-        """All records; tried again while nobody leads."""
+        """All records; tried again while there is no leader."""
         target = FetchTarget(partition, 0, 1 << 24)
         async with asyncio.timeout(READY_S):
             while True:
@@ -148,7 +148,7 @@ async def _runs(broker: Broker, *, killed: bool) -> AsyncIterator[Broker]:
 
 
 class Acknowledged:
-    """What producers were told: by partition, the value at each offset."""
+    """What producers were answered: by partition, the value at each offset."""
 
     def __init__(self) -> None:
         self.records: dict[TopicPartition, dict[int, bytes]] = {}
@@ -175,7 +175,7 @@ class Acknowledged:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(READY_S):
-        while not await holds():  # noqa: ASYNC110  # nobody tells of it
+        while not await holds():  # noqa: ASYNC110  # no event shows it
             await asyncio.sleep(0.01)
 
 

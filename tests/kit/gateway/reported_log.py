@@ -64,7 +64,7 @@ class ReportedLog(LocalLog):
     async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
         self.asked.append(partitions)
         await asyncio.sleep(0)
-        return [self.ends.get(partition, NoLeader(f"nobody leads {partition}")) for partition in partitions]
+        return [self.ends.get(partition, NoLeader(f"{partition} has no leader")) for partition in partitions]
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0

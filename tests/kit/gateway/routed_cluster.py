@@ -279,7 +279,7 @@ class Cluster:
 
     def leader(self, partition: TopicPartition) -> Broker:
         leader = self.brokers[0].view.leader(partition)
-        assert leader is not None, f"nobody leads {partition}"
+        assert leader is not None, f"{partition} has no leader"
         return self.named(leader.broker_id)
 
     def led_by(self, broker: Broker, topic: Topic) -> list[int]:
@@ -329,7 +329,7 @@ class Cluster:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(READY_S):
-        while not holds():  # noqa: ASYNC110  # nobody tells of it
+        while not holds():  # noqa: ASYNC110  # no event shows it
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""A broker of the real parts (log, topics, doors) over a bucket in memory that can be held, for the tests of the doors.
+"""A broker of the real parts (log, topics, listeners) over a bucket in memory that can be held, for the tests of the listeners.
 
 It leads every partition of every topic from the moment that the topic is made, and has one session, which a test may end.
 """
@@ -232,7 +232,7 @@ class SmallBroker:
         return topic
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
-        """Of one broker, which leads all and has nobody to give it to."""
+        """Of one broker, which leads all and has no other to hand it to."""
         if broker_id != self.broker_id:
             raise NotFound(f"no broker {broker_id} is registered")
         if not validate_only:
@@ -259,7 +259,7 @@ async def small_broker(
     segments: SegmentSettings = FAST,
     groups: GroupSettings = GROUPS,
 ) -> AsyncIterator[SmallBroker]:
-    """With both doors open on free ports of the loopback, and the topics `orders` (3 partitions) and `single` (1)."""
+    """With both listeners open on free ports of the loopback, and the topics `orders` (3 partitions) and `single` (1)."""
     metadata = SqliteStore(tmp_path / "metadata.sqlite")
     metadata._history._all("PRAGMA synchronous = OFF")  # the disk takes longer than most tests, and far longer where others write
     store = HeldStore()

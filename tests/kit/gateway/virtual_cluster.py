@@ -1,8 +1,8 @@
-"""Brokers without doors under virtual time: each is a process that can die, on links to the bucket and the metadata that can fail.
+"""Brokers without listeners under virtual time: each is a process that can die, on links to bucket and metadata that can fail.
 
-    b1 ─┬─ link ─▶ bucket        Each request takes its time, fails, hangs, or has its answer lost, as the link is told to.
+    b1 ─┬─ link ─▶ bucket        Each request takes its time, fails, hangs, or has its answer lost, as the test sets the link.
         └─ link ─▶ metadata      `before` is called with the name of each request: a test strikes at any of them.
-    producers ─▶ whoever the metadata name as leader, again and again until they are answered
+    producers ─▶ the leader that the metadata name, again and again until they are answered
 
 The same run each time: chance has no part in it.
 """
@@ -333,7 +333,7 @@ class World:
         return serving.result()
 
     async def keep_producing(self, partitions: Iterable[TopicPartition], *, each_s: float = 0.05, for_s: float = 1e9) -> None:
-        """A producer for each partition, one record after the other, until cancelled or for so long."""
+        """A producer for each partition, one record after the other, until cancelled or for `for_s`."""
         until_s = virtual_loop().time() + for_s
 
         async def one(partition: TopicPartition) -> None:
@@ -349,7 +349,7 @@ class World:
         return max(waited_s for sent_s, waited_s in self.waits_s if sent_s >= sent_since_s)
 
     async def check(self) -> None:
-        """Every acknowledged record is read at its offset, once, and nothing else but what nobody was told of."""
+        """Every acknowledged record is read at its offset, once, and nothing else but unanswered records."""
         for partition, held in self.acknowledged.items():
             found = await self._read(partition)
             assert [offset for offset, _ in found] == list(range(len(found)))
@@ -357,9 +357,9 @@ class World:
             assert dict(found).items() >= held.items(), str(partition)
 
     async def _read(self, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
-        """All that is committed, from whoever leads."""
+        """All that is committed, from the present leader."""
         found: list[tuple[int, bytes | None]] = []
-        why: object = "nobody leads it"
+        why: object = "it has no leader"
         until_s = virtual_loop().time() + READY_S
         while virtual_loop().time() < until_s:
             leader = self.leader(partition)

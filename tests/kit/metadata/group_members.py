@@ -93,7 +93,7 @@ class Endpoints:
 
 
 class Reader:
-    """RebalanceListener that keeps what it was told, and reads nothing."""
+    """RebalanceListener that keeps its notifications, and reads nothing."""
 
     def __init__(self, team: Team, name: str, topics: Collection[str], settings: MemberSettings) -> None:
         self.name = name

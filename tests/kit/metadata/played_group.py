@@ -1,4 +1,4 @@
-"""A consumer group without its coordinator: the pure state machine, the time that a test sets, and who was told what."""
+"""A consumer group without its coordinator: the pure state machine, the time that a test sets, and the answers of each caller."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Played:
         self._apply(hang_up(self.group, waiter, now_ms=self.now_ms, settings=self.settings))
 
     def fail_over(self) -> None:
-        """Another coordinator reads what was stored last; whoever waited is told to ask again."""
+        """Another coordinator reads what was stored last; waiting callers are asked to try again."""
         kept = KeyValue("g", encode_group(self.stored[-1], SessionId(1)), Revision(1), Revision(1), 1)
         self.group = decode_group(kept, now_ms=self.now_ms)
         self.open.clear()

@@ -39,7 +39,7 @@ class OpenStore:
     # Lets so many seconds go by for leases, and sees to it that those which are due have ended.
     pass_time: Callable[[float], Awaitable[None]]
     compact: Callable[[Revision], Awaitable[None]]
-    # So many transactions of 10 kB may be on their way to a watch that nobody reads.
+    # Number of transactions of 10 kB that may be on their way to a watch that is not read.
     sent_ahead: int = 0
 
     def key(self, name: str) -> str:

@@ -56,7 +56,7 @@ def batch_of(
 
 
 def sequenced_batch(producer_id: int, base_sequence: int, *values: bytes, producer_epoch: int = 0) -> bytes:
-    """A batch of an idempotent producer; one record that names its sequence, unless told."""
+    """A batch of an idempotent producer; one record that names its sequence, unless given."""
     named = values or (f"p{producer_id}-s{base_sequence}".encode(),)
     return batch_of(*named, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
 

@@ -27,7 +27,7 @@ class Act:
 
     # How long it is on its way. A caller that gives up meanwhile stops it.
     after_s: float = 0
-    # How long the answer is on its way back: by then it may be old.
+    # How long the answer is on its way back: it may be old when it arrives.
     answer_after_s: float = 0
     happens: bool = True
     # It happens this long after the call, whether its caller still waits or not.

@@ -26,7 +26,7 @@ EVERYTHING = 1 << 30
 
 
 def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
-    """A bucket whose first PUTs take so long each."""
+    """A bucket whose first PUTs take `put_s` each."""
     store = ScriptedStore()
     for seq in range(puts if put_s else 0):
         store.script("create", key_of(seq), slow(put_s))

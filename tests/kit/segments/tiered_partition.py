@@ -111,7 +111,7 @@ class TieredPartition:
         """While there is a reader."""
         self.adopted = 0
         self.newest: Manifest | None = None
-        """What whoever looks for a newer manifest finds."""
+        """What a search for a newer manifest finds."""
 
     def _put_segments(self, compacted: int, segment_batches: int) -> None:
         at, seq = compacted, 0

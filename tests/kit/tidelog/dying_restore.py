@@ -71,7 +71,7 @@ def restore_that_dies(
     *,
     timeout_s: float,
 ) -> subprocess.CompletedProcess[str]:
-    """`number`: the first write of a restore is 1. What it prints goes nowhere; its stderr is told."""
+    """`number`: the first write of a restore is 1. What it prints goes nowhere; its stderr is returned."""
     stderr = directory / "restore.stderr"
     process = PROCESSES.Process(target=restore, args=(when, number, arguments, environment, stderr))
     process.start()

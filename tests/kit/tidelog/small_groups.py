@@ -1,4 +1,4 @@
-"""The service Groups of a broker that answers as it is told to, and keeps what it was asked."""
+"""The service Groups of a broker that answers as a test sets it, and keeps what it was asked."""
 
 from __future__ import annotations
 

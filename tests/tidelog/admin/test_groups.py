@@ -134,13 +134,13 @@ def expected(**changes: Any) -> PartitionLag:
             expected(committed_offset=0),
         ),
         (  # nothing is known of the log
-            lag_row(high_watermark=-1, log_start_offset=-1, error=to_status(NoLeader("nobody leads t/1", hint="Wait."))),
+            lag_row(high_watermark=-1, log_start_offset=-1, error=to_status(NoLeader("t/1 has no leader", hint="Wait."))),
             expected(
                 high_watermark=None,
                 log_start_offset=None,
                 lag_records=None,
                 lag_seconds=None,
-                error="nobody leads t/1",
+                error="t/1 has no leader",
                 error_code="NO_LEADER",
                 hint="Wait.",
             ),
@@ -207,11 +207,11 @@ def test_a_seek_says_where_to(to: Any, shift: int | None, kind: str, value: Any)
 def test_an_offset_that_cannot_be_moved_has_a_reason_and_no_position() -> None:
     rows = [
         wire.MovedOffset(topic="t", partition=1, after=4),
-        wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=to_status(NoLeader("nobody leads", hint="Wait."))),
+        wire.MovedOffset(topic="t", partition=0, before=3, after=-1, error=to_status(NoLeader("no leader", hint="Wait."))),
     ]
     (failed, begun), _ = reported(lambda groups: groups.seek("g", "latest", validate_only=True), wire.SeekGroupResponse(moved=rows))
     assert failed == MovedOffset(
-        topic="t", topic_id="", partition=0, before=3, after=None, error="nobody leads", error_code="NO_LEADER", hint="Wait."
+        topic="t", topic_id="", partition=0, before=3, after=None, error="no leader", error_code="NO_LEADER", hint="Wait."
     )
     assert (begun.before, begun.after, begun.skipped) == (None, 4, None)
 

@@ -103,7 +103,7 @@ def test_the_coordinator_is_asked_for_once_until_it_refuses(tmp_path: Path) -> N
             await calls.heartbeat("g", at, NO_INSTANCE, Generation(1))
         assert asked == ["g"]
         with pytest.raises(UnknownMember):
-            await calls.heartbeat("g", MemberId("nobody"), NO_INSTANCE, Generation(1))
+            await calls.heartbeat("g", MemberId("unknown"), NO_INSTANCE, Generation(1))
         assert asked == ["g"]
         calls._coordinators["g"] = NOWHERE
         with pytest.raises(Unavailable):

@@ -109,7 +109,7 @@ def test_the_error_of_a_partition_stands_in_its_row_under_the_topics_name() -> N
         log.ends, log.hangs = {P1: bounds(0, 10)}, {P1}
         leaderless, unread = await lag.lags(stored({P0: committed(1), P1: committed(4)}), {})
         assert isinstance(from_status(leaderless.error), NoLeader)
-        assert leaderless.error.message == "nobody leads orders/0"
+        assert leaderless.error.message == "orders/0 has no leader"
         assert (leaderless.committed_offset, leaderless.high_watermark, leaderless.lag_records) == (1, -1, 0)
         assert isinstance(from_status(unread.error), Unavailable)
         assert f"within {READ_TIMEOUT_S:g} s" in unread.error.message

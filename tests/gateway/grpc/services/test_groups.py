@@ -70,7 +70,7 @@ def test_members_join_share_commit_and_leave(tmp_path: Path) -> None:
             offset(7, leader_epoch=3, metadata="m"), offset(2, partition=1), member_id=ids[0], generation=1
         )
         assert [reported(error) for error in committed.errors] == [None, None]
-        left = await group.leave(ids[0], "nobody")
+        left = await group.leave(ids[0], "unknown")
         assert [reported(error) for error in left.errors] == [None, UnknownMember]
         assert isinstance(await refused(group.heartbeat(ids[1], 1)), RebalanceInProgress)
         assert (await group.join(ids[1])).generation == 2

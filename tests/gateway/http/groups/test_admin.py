@@ -51,7 +51,7 @@ def test_a_group_is_described_with_its_members_and_lag(tmp_path: Path) -> None:
             (2, None, 3, "script-1"),
         ]
         assert reported["lag_seconds"] == max(lag["lag_seconds"] for lag in reported["lags"])
-        assert await client.refused(client.get("/v1/groups/nobody")) == (404, "UNKNOWN_GROUP")
+        assert await client.refused(client.get("/v1/groups/unknown")) == (404, "UNKNOWN_GROUP")
 
     serve(tmp_path, scenario)
 

@@ -29,7 +29,7 @@ def appended(base: int, count: int, *, duplicate: bool = False) -> Appended:
 
 
 MIXED = Plan([1, 0, 1, 1], [counted(1, 2), counted(1, 1), counted(0, 1)])
-LOST = NoLeader("nobody leads orders/0", partition=0)
+LOST = NoLeader("orders/0 has no leader", partition=0)
 
 
 def test_results_come_in_the_order_of_the_request() -> None:
@@ -72,7 +72,7 @@ def test_records_of_a_failed_partition_have_errors_at_their_indexes() -> None:
     assert [result.get("offset") for result in reported] == [10, None, 11, 12]
     assert reported[1]["error"] == {
         "code": "NO_LEADER",
-        "detail": "nobody leads orders/0",
+        "detail": "orders/0 has no leader",
         "retryable": True,
         "nothing_was_written": True,
         "hint": "Retry with back-off.",

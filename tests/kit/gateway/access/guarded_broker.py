@@ -57,7 +57,7 @@ class Guarded:
         return acl_id
 
     async def call(self, method: str, request: Any, key: str = "", *metadata: tuple[str, str]) -> bytes:
-        """A unary call by its path. Raises the error that the broker told."""
+        """A unary call by its path. Raises the error that the broker answered."""
         shown = (("authorization", f"Bearer {key}"),) if key else ()
         multi: Any = self.channel.unary_unary(method)
         try:
@@ -67,7 +67,7 @@ class Guarded:
         return answer
 
     async def audited(self) -> list[dict[str, Any]]:
-        """The lines of the audit log, once all that was told is written."""
+        """The lines of the audit log, once all of it is written."""
         assert self.broker.guard is not None
         audit = self.broker.guard.audit
         assert audit is not None

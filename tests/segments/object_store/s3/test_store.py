@@ -360,7 +360,7 @@ def test_without_credentials_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) ->
     with_answers(always(200), scenario)
 
 
-@pytest.mark.parametrize(("name", "value"), [("AWS_PROFILE", "nobody"), ("AWS_CONFIG_FILE", __file__)])
+@pytest.mark.parametrize(("name", "value"), [("AWS_PROFILE", "missing"), ("AWS_CONFIG_FILE", __file__)])
 def test_unreadable_credentials_are_refused_when_the_store_opens(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(Denied, match="s3://bucket"):

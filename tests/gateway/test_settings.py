@@ -45,7 +45,7 @@ def test_variables_that_kubernetes_makes_of_a_service_called_tidelog_are_no_sett
 
 
 @pytest.mark.parametrize("name", ["TIDELOG_PORT", "TIDELOG_HTTP_PORT", "TIDELOG_GRPC_PORT"])
-def test_a_port_that_somebody_meant_as_a_setting_is_refused(tmp_path: Path, name: str) -> None:
+def test_port_variables_that_are_no_settings_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is not a setting"):
         load_settings({"data_dir": tmp_path}, {name: "8081"})
 

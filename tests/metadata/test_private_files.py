@@ -75,9 +75,7 @@ def test_a_directory_of_the_user_keeps_its_rights(tmp_path: Path, caplog: pytest
     assert caplog.messages == []
 
 
-def test_a_directory_in_which_everybody_can_write_or_read_records_is_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_data_directory_that_all_users_can_write_or_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     tmp_path.chmod(0o777)
     (tmp_path / "bucket").mkdir()

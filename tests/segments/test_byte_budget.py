@@ -162,7 +162,7 @@ def test_two_bodies_that_grow_into_each_other_do_not_stop_the_broker() -> None:
     assert budget.bytes_used == 0
 
 
-def test_who_gave_up_waiting_leaves_nothing_behind_a_large_request_at_the_head() -> None:
+def test_timed_out_requests_leave_no_waiters_behind_a_large_one_at_the_head() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         async with budget.admit(10, timeout_s=1):

@@ -159,7 +159,7 @@ def test_retention_is_for_topics_that_delete_and_for_whole_committed_files(setti
     assert any(why in evidence for _, evidence in chain.judged()[1])
 
 
-def test_a_log_start_rises_to_what_somebody_asked_for_before_and_never_falls() -> None:
+def test_a_log_start_rises_only_to_an_earlier_request_and_never_falls() -> None:
     chain = Chain(TopicSettings(), *plain(0, 0, 0))
     chain.compact([0, 1], to=2)
     chain.then(with_log_start(chain.newest, Offset(1), writer="w", now_ms=7))

@@ -93,7 +93,7 @@ def test_a_session_is_registered_under_a_lease_and_gone_when_it_leaves() -> None
     with_store(scenario)
 
 
-def test_who_has_not_joined_leaves_without_a_word() -> None:
+def test_a_broker_that_has_not_joined_leaves_without_a_request() -> None:
     async def scenario(store: Store) -> None:
         store.down = unavailable()
         await broker_lease(store).leave()
@@ -144,7 +144,7 @@ def test_a_broker_that_was_killed_and_comes_back_at_its_address_is_no_cause_for_
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_key_without_a_lease_that_somebody_has_put_there_is_replaced() -> None:
+def test_a_registration_without_a_lease_is_replaced() -> None:
     async def scenario(store: Store) -> None:
         await store.store.transact([], [Put(KEY, b"by hand")])
         joined = broker_lease(store)

@@ -86,7 +86,7 @@ class Endpoint:
         assert not self.watches._not_done
 
 
-def test_who_opens_too_many_ends_the_oldest_of_his_own() -> None:
+def test_a_stream_beyond_the_bound_ends_the_oldest_of_the_address_with_the_most() -> None:
     async def scenario() -> None:
         endpoint = Endpoint(streams_max=4)
         load_balancer = await endpoint.open("10.0.0.1")

@@ -164,7 +164,7 @@ def test_a_commit_timeout_names_the_requested_time_and_not_the_time_that_was_lef
 # ── a refusal that is not certain ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_send_it_again() -> None:
+def test_a_check_that_outlasts_the_deadline_leaves_the_retriable_error_to_the_producer() -> None:
     async def never() -> None:
         await asyncio.Event().wait()
 

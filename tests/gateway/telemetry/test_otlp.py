@@ -83,7 +83,7 @@ def test_the_sdk_is_traced_over_grpc_and_no_payload_leaves(tmp_path: Path) -> No
     assert not any(CANARY.encode() in body for body in found.bodies)
 
 
-def test_who_says_that_he_is_not_sampled_is_not_traced(tmp_path: Path) -> None:
+def test_a_request_that_is_marked_as_not_sampled_is_not_traced(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await produce(broker, traceparent=NOT_SAMPLED)
         await produce(broker)

@@ -107,7 +107,7 @@ def test_a_binding_is_there_once_and_its_removal_is_heard(tmp_path: Path) -> Non
     serve(tmp_path, scenario)
 
 
-def test_a_binding_that_cannot_be_read_denies_everybody_until_it_is_gone(tmp_path: Path) -> None:
+def test_an_unreadable_binding_makes_all_rights_unavailable_until_it_is_deleted(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.records.add_acl(READ)
         damaged = await world.store.transact([], [Put(LAYOUT.acl("0" * 16), b"{")])
@@ -156,7 +156,7 @@ def test_a_quota_that_is_altered_to_no_limits_is_removed(tmp_path: Path) -> None
     serve(tmp_path, scenario, follow=False)
 
 
-def test_a_quota_is_its_principals_own_or_that_of_everybody(tmp_path: Path) -> None:
+def test_a_principal_without_a_quota_has_the_quota_of_all_principals(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         everybody, _ = await world.records.set_quota(Quota(principal="*", requests_per_second=5))
         own, revision = await world.records.set_quota(Quota(principal="a/b c", requests_per_second=7))

@@ -83,7 +83,7 @@ def test_what_a_dead_session_led_waits_for_its_seal() -> None:
     assert (steps.decisions[0].read_at, steps.decisions[0].state.leader_epoch) == (5, 1)
 
 
-def test_a_session_that_is_registered_is_alive_even_if_somebody_has_sealed_it() -> None:
+def test_a_registered_session_counts_as_alive_even_if_it_is_sealed() -> None:
     """It will find out by itself, and then register no more."""
     assert plan(view({partition(0): led(1)}, 1), {SessionId(1)}) == NOTHING
 

@@ -35,7 +35,7 @@ def test_members_share_the_partitions_and_each_is_notified_of_its_new_ones() -> 
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
-def test_who_comes_later_and_who_leaves_get_and_give_their_share(assignor: str) -> None:
+def test_a_new_member_gets_its_share_and_a_leaving_one_gives_up_its_own(assignor: str) -> None:
     async def scenario(team: Team) -> None:
         (a,) = await team.of(1, assignors=(assignor,))
         (b,) = await team.of(1, assignors=(assignor,))
@@ -233,7 +233,7 @@ def test_a_reader_with_more_partitions_than_the_reported_count_causes_no_endless
 # ── trouble ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_cut_off_gives_up_what_it_owns_before_anybody_else_is_given_it_and_comes_back() -> None:
+def test_a_cut_off_member_gives_up_its_partitions_before_others_get_them_and_rejoins() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         loop = virtual_loop()
@@ -250,7 +250,7 @@ def test_who_is_cut_off_gives_up_what_it_owns_before_anybody_else_is_given_it_an
     with_team(scenario)
 
 
-def test_who_waits_for_a_slow_member_keeps_what_it_owns_though_that_one_takes_longer_than_it_may() -> None:
+def test_members_that_wait_for_a_slow_one_beyond_its_poll_interval_keep_their_partitions() -> None:
     async def scenario(team: Team) -> None:
         a, b, c = await team.of(3, max_poll_interval_ms=20_000)
         slow = next(reader for reader in (a, b, c) if len(reader.reading) == 2)
@@ -266,7 +266,7 @@ def test_who_waits_for_a_slow_member_keeps_what_it_owns_though_that_one_takes_lo
     with_team(scenario)
 
 
-def test_who_is_cut_off_while_it_waits_in_a_rebalance_shares_nothing_with_the_next_generation() -> None:
+def test_a_member_cut_off_in_a_rebalance_shares_no_partition_with_the_next_generation() -> None:
     async def scenario(team: Team) -> None:
         a, b, dead = await team.of(3, max_poll_interval_ms=6_000)
         dead.crash()
@@ -506,7 +506,7 @@ def test_a_static_member_whose_caller_takes_no_records_falls_silent_and_does_not
 # ── kinds of assignors together ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_holds_partitions_cooperatively_gives_them_up_before_the_group_goes_over_to_an_eager_assignor() -> None:
+def test_a_cooperative_member_gives_up_its_partitions_before_the_group_becomes_eager() -> None:
     async def scenario(team: Team) -> None:
         a, b = await team.of(2)
         old = team.enter(assignors=("range",))

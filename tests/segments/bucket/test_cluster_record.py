@@ -81,7 +81,7 @@ def test_of_prefixes_on_s3_neither_the_inner_nor_the_outer_one_may_begin(moto_bu
     asyncio.run(check())
 
 
-def test_a_file_of_that_name_that_is_no_record_is_somebody_elses(tmp_path: Path) -> None:
+def test_a_file_of_that_name_that_is_no_record_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{}")
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "below").mkdir()

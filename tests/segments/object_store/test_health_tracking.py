@@ -229,7 +229,7 @@ def test_the_health_of_the_bucket_follows_the_outcomes_of_calls_of_all_kinds() -
     assert troubles == [False, True, False]
 
 
-def test_a_read_that_its_caller_gives_up_on_after_a_while_has_failed_and_one_that_he_gives_up_at_once_says_nothing() -> None:
+def test_a_read_abandoned_after_a_while_counts_as_failed_and_one_abandoned_at_once_does_not() -> None:
     class Silent(MemoryObjectStore):
         async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
             await asyncio.Event().wait()

@@ -153,7 +153,7 @@ def with_groups(work: Callable[[RowGroupPins], Awaitable[None]]) -> None:
     run(main())
 
 
-def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end() -> None:
+def test_a_reader_that_waits_for_room_gets_it_when_another_row_group_has_been_read() -> None:
     async def work(groups: RowGroupPins) -> None:
         first, second, third = locations()
         for location in (first, second):
@@ -170,7 +170,7 @@ def test_who_waits_for_room_gets_it_when_another_group_has_been_read_to_its_end(
     with_groups(work)
 
 
-def test_who_gets_no_room_reads_all_the_same_after_a_while_and_so_does_who_is_larger_than_all_of_it() -> None:
+def test_a_row_group_without_room_is_read_unpinned_after_a_wait_and_a_too_large_one_at_once() -> None:
     async def work(groups: RowGroupPins) -> None:
         first, second, third = locations()
         await groups.begin(first, patience_s=5)
@@ -209,7 +209,7 @@ def test_slow_readers_of_more_than_the_pool_holds_get_on_all_the_same() -> None:
     assert most <= partition.cold_bytes_max
 
 
-def test_a_group_stays_in_use_as_long_as_somebody_comes_back_for_more_of_it() -> None:
+def test_a_row_group_stays_in_use_as_long_as_its_reader_comes_back() -> None:
     async def work(groups: RowGroupPins) -> None:
         first, *_ = locations()
         groups.go_on(first)

@@ -355,7 +355,7 @@ def test_a_damaged_footer_is_an_error_of_partitions_that_may_be_in_it_and_of_no_
         assert error.details["key"] == damaged
 
 
-def test_a_committed_segment_that_somebody_deleted_is_damage_and_not_the_end_of_its_session() -> None:
+def test_a_deleted_committed_segment_is_damage_and_not_the_end_of_its_session() -> None:
     bucket = Bucket()
     lost, fine = partition_of(0), partition_of(1)
     bucket.segment(1, {lost: [ONE], fine: [ONE]})

@@ -167,7 +167,7 @@ def _content(file: HistoryFile) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-def test_who_lost_to_a_compactor_deletes_what_it_made_and_goes_on_from_there(log: MadeLog) -> None:
+def test_a_backfill_that_loses_to_a_compactor_deletes_its_files_and_goes_on(log: MadeLog) -> None:
     def beside_another(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         made = in_this_process(tasks)
         if not manifest(log, 1).version:  # the first wave
@@ -184,7 +184,7 @@ def test_who_lost_to_a_compactor_deletes_what_it_made_and_goes_on_from_there(log
 
 
 @pytest.mark.slow
-def test_who_is_overtaken_right_after_a_commit_goes_on_from_what_is_the_newest_then(
+def test_a_backfill_overtaken_right_after_a_commit_goes_on_from_the_newest_manifest(
     log: MadeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the manifest that it has committed is not in mind any more."""
@@ -278,7 +278,7 @@ def test_a_missing_segment_is_damage_only_if_it_was_not_compacted(log: MadeLog) 
 
 
 @pytest.mark.slow
-def test_a_segment_that_somebody_has_deleted_is_named(log: MadeLog) -> None:
+def test_a_segment_that_was_deleted_is_named(log: MadeLog) -> None:
     path = log.root / f"wal/{1:016x}/{7:016x}"
 
     def deletes(tasks: Sequence[MakingTask]) -> list[MadeUnit]:

@@ -59,7 +59,7 @@ def test_a_sink_partition_continues_at_the_sequence_that_the_leader_reports() ->
 
 
 @pytest.mark.parametrize("expected", [15, 60])
-def test_a_sequence_at_which_no_batch_begins_is_somebody_elses(expected: int) -> None:
+def test_an_expected_sequence_at_which_no_staged_batch_begins_is_rejected(expected: int) -> None:
     progress = progress_of(5)
     progress.take(1 << 20, 9)
     with pytest.raises(Rejected, match=f"sequence {expected} comes next of this producer, and no staged record batch begins there"):

@@ -289,7 +289,7 @@ def test_of_many_records_the_first_failure_is_raised_once_each_that_was_taken_ha
     with_broker(test)
 
 
-def test_each_who_asks_gets_the_failure_as_an_instance_of_his_own() -> None:
+def test_each_awaiter_of_a_delivery_gets_its_own_instance_of_the_error() -> None:
     async def test(broker: SmallBroker) -> None:
         broker.before_append = once_each([TooLarge("too large for us", bytes_max=7)])
         async with tidelog.connect(broker.address) as log:
@@ -356,7 +356,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
     with_broker(test)
 
 
-def test_who_gives_up_waiting_for_room_takes_nothing_with_him() -> None:
+def test_a_send_cancelled_while_it_waits_for_room_leaks_none() -> None:
     async def test(broker: SmallBroker) -> None:
         broker.answering.clear()
         async with tidelog.connect(broker.address, buffer_bytes_max=3_000, batch_bytes_max=1_000) as log:
@@ -453,7 +453,7 @@ def test_tasks_that_send_at_the_same_time_keep_the_order_of_their_calls() -> Non
     with_broker(test)
 
 
-def test_who_has_given_way_since_a_batch_was_opened_is_not_overtaken() -> None:
+def test_a_send_after_a_batch_was_opened_is_not_overtaken_by_a_later_one() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address) as log:
             asked = asyncio.Event()

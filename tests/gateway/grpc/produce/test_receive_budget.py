@@ -291,7 +291,7 @@ producers = st.lists(
 
 @settings(deadline=None)
 @given(producers, st.integers(16, 40), st.integers(32, 60), st.integers(0, 2**32))
-def test_whatever_comes_when_both_bounds_hold_and_everybody_comes_to_an_end(
+def test_both_bounds_hold_and_every_stream_ends_for_any_order_of_arrivals(
     producers: list[tuple[list[tuple[int, float]], float | None]], buffer_bytes: int, waiting_bytes: int, seed: int
 ) -> None:
     messages, buffer = ReceiveBudget(waiting_bytes, bytes_usual=4), ByteBudget(buffer_bytes)

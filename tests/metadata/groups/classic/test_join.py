@@ -57,7 +57,7 @@ def test_without_a_delay_the_first_member_has_its_generation_at_once() -> None:
     assert played.joined(played.join(request())).generation == 1
 
 
-def test_a_first_barrier_that_everybody_left_leaves_an_empty_group() -> None:
+def test_a_first_barrier_that_every_member_left_leaves_an_empty_group() -> None:
     played = Played()
     waiter = played.join(request())
     played.leave("m1")
@@ -85,7 +85,7 @@ def test_a_new_member_waits_until_all_others_have_joined_again() -> None:
     assert played.joined(new).leader == "m1", "who led goes on to lead"
 
 
-def test_who_does_not_come_within_the_longest_rebalance_timeout_is_lost() -> None:
+def test_a_member_that_does_not_rejoin_within_the_longest_rebalance_timeout_is_removed() -> None:
     played = stable(request(rebalance_ms=20_000), request(rebalance_ms=30_000))
     new = played.join(request(rebalance_ms=1_000))
     played.join(request("m2", rebalance_ms=30_000))
@@ -182,7 +182,7 @@ def test_a_member_that_joined_and_hung_up_at_the_barrier_belongs_to_the_next_gen
     assert played.group.members.keys() == {"m1", "m2"}
 
 
-def test_who_hung_up_before_the_barrier_opened_and_asks_for_nothing_is_lost_in_the_next_generation() -> None:
+def test_a_member_that_hung_up_at_the_barrier_and_never_syncs_is_removed() -> None:
     played = stable(request(), request(), request())
     played.join(request("m1"))
     played.hang_up(played.join(request("m2")))
@@ -201,7 +201,7 @@ def test_where_all_who_joined_have_hung_up_they_have_their_rebalance_timeout_to_
     assert (played.group.phase, played.group.generation) == (GroupPhase.EMPTY, 2)
 
 
-def test_who_hangs_up_at_a_first_barrier_owns_nothing_and_is_not_waited_for() -> None:
+def test_a_member_that_hangs_up_at_the_first_barrier_is_not_awaited() -> None:
     played = Played()
     first = played.join(request())
     flapping = played.announced(played.join(request(id_required=True)))
@@ -448,7 +448,7 @@ def test_the_leader_receives_the_metadata_of_the_chosen_protocol() -> None:
     ],
     ids=["nothing in common", "another kind", "no kind", "nothing", "twice", "nameless"],
 )
-def test_who_offers_nothing_that_the_others_know_is_refused(joining: JoinRequest) -> None:
+def test_a_join_without_a_common_protocol_is_refused(joining: JoinRequest) -> None:
     played = stable(request())
     before = played.group
     with pytest.raises(InconsistentProtocol):

@@ -39,11 +39,11 @@ class RefusedBatches:
         *,
         now_s: float,
     ) -> _Appended | TidelogError:
-        """Returns the outcome to answer with. Called in the order in which batches are answered."""
+        """Returns the outcome to answer with. Called when a batch is decided, which for one in front may be after a later one."""
         key = partition, producer_id
         first = self._refused.get(key)
         if not isinstance(outcome, TidelogError):
-            if first is not None:
+            if first is not None and not _is_behind(first[0], base_sequence):
                 del self._refused[key]
             return outcome
         if type(outcome) in {OutOfOrderSequence, UnknownProducer}:

@@ -207,6 +207,29 @@ def test_a_batch_behind_a_refused_one_is_refused_like_it(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_a_batch_behind_a_refused_one_is_refused_like_it_where_one_in_front_was_on_its_way(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        partition = TopicPartition(topic.id, Partition(0))
+        await cluster.led(partition)
+        partitions = cluster.brokers[0].log.partitions
+        async with client_of(cluster.brokers[0]) as client:
+            given = await client.ask("InitProducerId", 4, InitProducerIdRequest(transactional_id=None))
+            first, second, third = (produce(topic, sequenced_batch(given.producer_id, number, b"a")) for number in range(3))
+            cluster.bucket.hold()
+            client.send("Produce", 9, first)
+            await asyncio.sleep(0.02)  # it is appended, and waits for the bucket
+            partitions.pause(partition)
+            client.send("Produce", 9, second)
+            await asyncio.sleep(0.02)  # it is refused
+            partitions.resume(partition)
+            cluster.bucket.let_go()
+            client.send("Produce", 9, third)
+            answers = [(await client.receive("Produce", 9))[1] for _ in range(3)]
+            assert [answer.responses[0].partition_responses[0].error_code for answer in answers] == [0, 6, 6]
+
+    run(tmp_path, scenario)
+
+
 def test_a_request_without_an_answer_closes_the_connection_where_it_fails(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         async with client_of(cluster.brokers[0]) as client:

@@ -43,6 +43,15 @@ def test_batches_behind_a_refused_one_are_refused_like_it_until_it_is_appended(g
     assert reported(batches, 9, gap) is gap, "8 is missing, and was not refused"
 
 
+def test_batches_stay_covered_when_one_in_front_of_the_refused_one_is_appended_after_it() -> None:
+    batches = RefusedBatches()
+    reported(batches, 7, REFUSED)
+    assert reported(batches, 6, "appended") == "appended", "its commit was under way"
+    assert reported(batches, 8, GAP) is REFUSED
+    assert reported(batches, 8, "appended") == "appended"
+    assert reported(batches, 9, GAP) is GAP
+
+
 def test_the_first_of_several_refused_batches_covers_all_behind_it() -> None:
     batches = RefusedBatches()
     later = NoLeader("still not led")

@@ -14,7 +14,6 @@ Invariant: an error of one partition or one member stands in its place, and refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from gateway.access.authorization import check_group, may_see_topic
@@ -57,7 +56,7 @@ from gateway.kafka.protocol.client_messages import (
 )
 from gateway.kafka.protocol.primitives import ZERO_UUID
 from gateway.telemetry.request_context import note_deadline
-from gateway.topics.names import LOOKUP_S, NamedPartition, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_with_names, resolve_partitions
 from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -324,7 +323,8 @@ class KafkaGroups:
             if by_id and asked.topics is not None:
                 await self._hear_of_ids((topic.topic_id, number) for topic in asked.topics for number in topic.partition_indexes)
             else:
-                await self._catch_up_with_names()
+                # librdkafka repeats a failed OffsetFetch a few times only, and its consumer reads nothing after that.
+                await catch_up_with_names(self._broker, timeout_s=CATCH_UP_S)
             stored = await self._broker.groups.offsets(asked.group_id, MemberId(asked.member_id or ""), asked.member_epoch)
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
@@ -387,17 +387,6 @@ class KafkaGroups:
         ]
 
     # ── topics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _catch_up_with_names(self) -> None:
-        """Waits until this view has each change of a topic.
-
-        It may have a deleted topic of a name that was used again. Offsets of that one mean nothing in the new one.
-
-        Where the metadata store does not answer in time, the view decides as it is. librdkafka repeats a failed OffsetFetch a few
-        times only, and its consumer reads nothing after that.
-        """
-        with suppress(Unavailable):
-            await self._broker.topic_cache.catch_up_with_all(timeout_s=CATCH_UP_S)
 
     async def _hear_of_ids(self, partitions: Iterable[tuple[bytes, int]]) -> None:
         """Returns when this broker's view has each of these partitions that exists. Raises Unavailable.

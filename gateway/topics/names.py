@@ -142,6 +142,22 @@ async def has_caught_up_with(broker: TopicLookup, partitions: Collection[TopicPa
     return True
 
 
+async def catch_up_with_names(
+    broker: TopicLookup, committed: Collection[TopicPartition] = (), *, timeout_s: float = LOOKUP_S
+) -> None:
+    """Waits until this broker's view has each change of a topic, before committed offsets are answered by names.
+
+    It may have a deleted topic of a name that was used again. Offsets of that one mean nothing in the new one.
+
+    Where the metadata store does not answer in time, the view decides as it is, so that groups go on. Then this raises Unavailable
+    if the view lacks one of `committed`.
+    """
+    try:
+        await broker.topic_cache.catch_up_with_all(timeout_s=timeout_s)
+    except Unavailable:
+        await broker.topic_cache.hear_of(committed, timeout_s=0)
+
+
 async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
     """Waits a moment for topics that this broker's view lacks, or lacks some of these partitions of. Returns by topic why it still
     does: the topic is gone, may not be read, or the view lags (Unavailable)."""

@@ -26,7 +26,7 @@ from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
 from gateway.proto.consumer_messages import asked_to_beat, heartbeat_response
 from gateway.proto.status import to_status
-from gateway.topics.names import LOOKUP_S, NamedPartition, NamedTopic, resolve_partitions, topics_named
+from gateway.topics.names import LOOKUP_S, NamedPartition, NamedTopic, catch_up_with_names, resolve_partitions, topics_named
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
@@ -172,9 +172,9 @@ class GroupsService:
 
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
-            if not asked.of_unknown_topics:  # a topic that is named may be an older one of that name in this broker's view
-                await self._broker.topic_cache.hear_of((*stored.committed, *stored.damaged), timeout_s=LOOKUP_S)
             stored_offsets: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
+            if not asked.of_unknown_topics:  # whose names the broker that asks finds out
+                await catch_up_with_names(self._broker, stored_offsets)
             found = (
                 await self._asked_for(asked.topics, stored_offsets)
                 if asked.topics

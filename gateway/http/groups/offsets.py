@@ -35,7 +35,7 @@ from gateway.http.problem_details import error_members
 from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
-from gateway.topics.names import LOOKUP_S, NamedPartition, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_with_names, resolve_partitions
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
 from metadata.groups.offsets import CommittedOffset
@@ -138,6 +138,7 @@ class HttpGroupOffsets:
         """Lists committed offsets of existing topics; those of deleted ones have no meaning."""
         query = call.query("topic")
         only = query.text("topic")
+        await catch_up_with_names(self._broker)
         found = await retry_coordinator(lambda: self._broker.groups.offsets(call.group))
         offsets = [
             CommittedAnswer(

@@ -85,9 +85,18 @@ def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
     simulated(scenario)
 
 
-def test_what_is_known_costs_no_look() -> None:
+def test_an_offset_of_a_deleted_topic_is_not_given_for_the_one_that_was_made_again() -> None:
+    async def scenario() -> None:
+        world = World(topic(), MADE_AGAIN)
+        world.view.hears(LAG_S, MADE_AGAIN)
+        assert await fetched(service_of(world, topic(), 9)) is None
+
+    simulated(scenario)
+
+
+def test_offsets_of_known_topics_are_given_where_the_metadata_store_does_not_answer() -> None:
     async def scenario() -> None:
         assert await fetched(service_of(World(topic(), topic()), topic(), 7)) == 7
-        assert virtual_loop().time() == 0
+        assert virtual_loop().time() <= LOOKUP_S + 0.1
 
     simulated(scenario)

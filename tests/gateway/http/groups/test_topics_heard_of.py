@@ -21,11 +21,13 @@ from gateway.http.groups.records import HttpGroupRecords, _ReadRequest
 from gateway.http.groups.request import MemberIdentity
 from gateway.http.records.encoding import Formats
 from gateway.http.records.stream import Limits
+from gateway.http.request import Query
 from gateway.topics.names import LOOKUP_S, LOOKUPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.start_offsets import StartPolicy
-from metadata.groups.model import NO_INSTANCE, Generation, MemberId
+from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
@@ -228,15 +230,16 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
     simulated(scenario)
 
 
-class CommitCall(NamedTuple):
-    """A request that commits a cursor, as HttpGroupOffsets handles it."""
+class Call(NamedTuple):
+    """A request about offsets, as HttpGroupOffsets handles it."""
 
     group: str
     member_id: MemberId
     body: bytes
     answers: list[Any]
 
-    def query(self) -> None: ...
+    def query(self, *names: str) -> Query:
+        return Query(b"", frozenset(names))
 
     def with_hints(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -258,9 +261,26 @@ def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
         world.view.hears(LAG_S, made_again)
         world.broker.groups = SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]  # a double
         body = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
-        call = CommitCall("g", MemberId(""), msgspec.json.encode(body), [])
+        call = Call("g", MemberId(""), msgspec.json.encode(body), [])
         await HttpGroupOffsets(world.broker).commit_by_hand(cast(Any, call))
         assert committed == [TopicPartition(OTHER, Partition(0))]
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_listed_offsets_are_of_the_topics_that_have_the_names_now(hears: bool) -> None:
+    async def scenario() -> None:
+        async def offsets(_: str) -> StoredOffsets:
+            return StoredOffsets({P0: CommittedOffset(offset=9, committed_at_ms=0)}, {})
+
+        world = World(topic(), topic(topic_id=OTHER))
+        if hears:
+            world.view.hears(LAG_S, topic(topic_id=OTHER))
+        world.broker.groups = SimpleNamespace(offsets=offsets)  # type: ignore[misc,assignment]  # a double
+        call = Call("g", NO_MEMBER, b"", [])
+        await HttpGroupOffsets(world.broker).list_offsets(cast(Any, call))
+        assert [each.offset for each in call.answers[0].offsets] == ([] if hears else [9]), "the store may be out of reach"
 
     simulated(scenario)
 
@@ -284,7 +304,7 @@ def test_a_commit_of_a_cursor_is_not_answered_before_this_broker_has_heard_of_al
         owner, partition = CursorOwner("c", "g", MemberId("m")), TopicPartition(OTHER, Partition(0))
         read = {P0: CursorEntry(7, must_stay=True), partition: CursorEntry(9, must_stay=True)}
         body = {"generation": 1, "cursor": encode_cursor(Cursor(Generation(1), read), owner)}
-        call = CommitCall("g", MemberId("m"), msgspec.json.encode(body), [])
+        call = Call("g", MemberId("m"), msgspec.json.encode(body), [])
         committing = HttpGroupOffsets(world.broker).commit(cast(Any, call))
         if not hears:
             with pytest.raises(Unavailable):

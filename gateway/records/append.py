@@ -8,6 +8,7 @@ uses callbacks calls only the synchronous half; then `PendingAppend.segment.outc
 
 Invariants: a request is checked before its first batch is appended. Only the leader checks whether a batch is a repeat, and then
 its dates. Once a batch of a partition is rejected, no later batch of the same request goes to that partition, so that order holds.
+A repeat that is in the log already does not count as rejected.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
-from segments.log.append_result import UnverifiedRejection, resolve_all
+from segments.log.append_result import UnverifiedRejection, resolve_all, was_written_before
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.health_tracking import StoreTrouble
 from segments.object_store.interface import Buffer
@@ -377,8 +378,9 @@ def append(
             )
             expected_offset = None  # the batches behind the first one follow at once
         except TidelogError as error:
-            refused[partition] = _describe_for_topic(error, target)
-            pending.append(error)
+            pending.append(_describe_for_topic(error, target))
+            if not was_written_before(error):
+                refused[partition] = error
     return pending
 
 

@@ -37,7 +37,7 @@ from metadata.errors import (
     UnknownProducer,
 )
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, SessionId, TopicPartition
-from segments.log.append_result import UnverifiedRejection
+from segments.log.append_result import UnverifiedRejection, was_written_before
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy
@@ -175,6 +175,8 @@ class ForwardQueue:
         for append, error in refused:
             self.settle(append, error)
         for message, error in messages:
+            if was_written_before(error):
+                continue
             assert message is not None, "a queued batch has a group"
             for append in message.appends:
                 if not append.outcome.done() and not append.is_sent:

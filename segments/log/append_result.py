@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
-from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import DuplicateSequence, OutcomeUnknown, TidelogError, Unavailable
 from segments.deadline import Deadline
 from segments.partition.partition_log import Appended
 from segments.shared_errors import copy_of
@@ -89,6 +89,11 @@ class UnverifiedRejection(Unavailable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.rejection, self._verify_leadership)
+
+
+def was_written_before(error: TidelogError) -> bool:
+    """Returns whether the error says that its batch is in the log already. The batches behind that one are not refused for it."""
+    return isinstance(error.rejection if isinstance(error, UnverifiedRejection) else error, DuplicateSequence)
 
 
 async def resolve_all(unverified: Iterable[UnverifiedRejection]) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +17,7 @@ from gateway.records.append import (
     OPENED_AT_ONCE_BYTES,
     THREAD_BYTES,
     AppendOptions,
+    AppendTarget,
     append,
     await_outcomes,
     check_at_once,
@@ -23,7 +26,8 @@ from gateway.records.append import (
 )
 from gateway.records.partitioning import CheckedBatch
 from gateway.topics.names import partition_of
-from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
+from metadata.errors import DuplicateSequence, InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
+from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks, PendingAppend, memory_bytes
@@ -33,6 +37,7 @@ from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 from segments.settings import MIB
+from tests.kit.gateway.reported_log import P0, topic
 from tests.kit.gateway.small_broker import SmallBroker, with_broker
 from tests.kit.segments.batches import batch_of
 
@@ -136,6 +141,19 @@ def test_a_listener_appends_without_a_task_and_learns_of_the_commit_by_a_callbac
         assert pending.appended.base_offset == 0
 
     with_broker(tmp_path, scenario)
+
+
+def test_a_batch_behind_a_repeat_that_is_in_the_log_already_is_appended_and_none_behind_a_refused_one() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    repeat, refused = UnverifiedRejection(DuplicateSequence("written long ago"), never), OutOfOrderSequence("a gap")
+    outcomes = iter([repeat, "appended", refused])
+    log: Any = SimpleNamespace(append=Mock(side_effect=outcomes))
+    target, admission = AppendTarget(topic(), MIB, False, None, MIB), cast(Admission, None)
+    batches = [CheckedBatch(P0, batch, parse_header(batch)) for batch in [batch_of(b"a")] * 4]
+    found: list[Any] = append(log, target, batches, admission, AppendOptions(Acks.ALL, Deadline(0, 30)))
+    assert found == [repeat, "appended", refused, refused]
 
 
 # ── a commit that does not come ─────────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import pytest
 from gateway.routing.forward_queue import ForwardedAppend, ForwardQueue, MessageRoom, Outcome
 from metadata.errors import (
     ConditionFailed,
+    DuplicateSequence,
     InvalidTimestamp,
     NoLeader,
     NotLeader,
@@ -141,6 +142,19 @@ def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_th
         assert world.answered(APPENDED, misdated, APPENDED, gap) is None
         assert world.reported("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
         assert world.take() == []
+
+    in_loop(scenario)
+
+
+def test_a_repeat_that_is_in_the_log_already_takes_none_of_its_message_along() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        for name in "ab":
+            world.add(name, of=message, idempotent=True)
+        assert world.take(appends=1) == ["a"]
+        assert world.answered(DuplicateSequence("written long ago")) is None
+        assert world.reported("a") == [DuplicateSequence]
+        assert world.take() == ["b"], "its client must not take it for written"
 
     in_loop(scenario)
 

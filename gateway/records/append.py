@@ -39,7 +39,7 @@ from metadata.errors import (
     TooLarge,
     UnknownTopic,
 )
-from metadata.model import NO_PRODUCER, TopicPartition, check_topic_name
+from metadata.model import NO_PRODUCER, TopicId, TopicPartition, check_topic_name
 from metadata.topics.cache import TopicCache
 from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
@@ -211,20 +211,22 @@ async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) 
     return target_named(broker, name)
 
 
-async def why_made_again(broker: AppendLimits, former: Topic, deadline: Deadline) -> TidelogError | None:
-    """Returns the error, a retryable one, of a write by name that was refused since its topic is `former`, which was deleted and
+async def why_made_again(broker: AppendLimits, name: str, former: TopicId, deadline: Deadline) -> TidelogError | None:
+    """Returns the error, a retryable one, of a request by name that was refused since its topic is `former`, which was deleted and
     made again: the client can't know that. Returns None where no other topic has the name.
+
+    It is for writes, and for reads from a place of the log that the client names. An offset that it names belongs to the former.
     """
     try:
-        present = await target_caught_up(broker, former.name, deadline)
+        present = await target_caught_up(broker, name, deadline)
     except UnknownTopic:
         return None
     except TidelogError as error:  # whether it was made again is not known
         return error.with_traceback(None)
-    if present.topic.id == former.id:
+    if present.topic.id == former:
         return None
     return NoLeader(
-        f"topic {former.name} was deleted and made again; this broker had not heard of that, and wrote nothing to it",
+        f"topic {name} was deleted and made again; this broker had not heard of that, and wrote and read nothing of it",
         hint="Retry with back-off.",
     )
 

@@ -182,7 +182,7 @@ class GrpcProduce:
             former = taken.by_name
             if former is not None and any(isinstance(each, UnknownTopic) for each in of_append):
                 if former.id not in why:
-                    why[former.id] = await why_made_again(self._broker, former, unanswered.produce.deadline)
+                    why[former.id] = await why_made_again(self._broker, former.name, former.id, unanswered.produce.deadline)
                 error = why[former.id]
                 if error is not None:
                     of_append = [error if isinstance(each, UnknownTopic) else each for each in of_append]

@@ -17,12 +17,13 @@ from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.produce.service import GrpcProduce
 from gateway.proto import log_pb2
 from gateway.proto.status import to_status
-from gateway.records.append import topic_named
+from gateway.records.append import topic_named, why_made_again
 from gateway.routing.local_log import TOPIC_WAIT_S
 from gateway.routing.log_service import EpochQuestion, LogService
-from gateway.topics.names import check_topic_id, named, naming, partition_of, topic_with, why_not_heard_of
-from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotFound, TidelogError
-from metadata.model import ProducerId, Revision, TopicPartition
+from gateway.topics.names import LOOKUP_S, check_topic_id, named, naming, partition_of, topic_with, why_not_heard_of
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotFound, TidelogError, UnknownTopic
+from metadata.model import ProducerId, Revision, TopicId, TopicPartition
+from segments.deadline import Deadline
 from segments.partition.partition_log import Bounds, check_epoch
 from segments.partition.producer_state import ONE_SHOT
 
@@ -77,6 +78,8 @@ class GrpcLogService:
                 for query, partition, answer in zip(request.queries, resolved, answers, strict=True)
             ]
         answered = [await result if isinstance(result, asyncio.Task) else result for result in results]
+        if not forwarded:
+            answered = await self._of_present_topics(request.queries, resolved, answered)
         response = log_pb2.ListOffsetsResponse()
         for query, result in zip(request.queries, answered, strict=True):
             if isinstance(result, TidelogError):
@@ -132,6 +135,25 @@ class GrpcLogService:
             return why.get(query.topic, error.with_traceback(None))
         except TidelogError as error:
             return error.with_traceback(None)
+
+    async def _of_present_topics(
+        self,
+        queries: Sequence[log_pb2.OffsetQuery],
+        resolved: Sequence[TopicPartition | TidelogError],
+        answers: Sequence[log_pb2.OffsetResult | TidelogError],
+    ) -> list[log_pb2.OffsetResult | TidelogError]:
+        """Replaces UnknownTopic by a retryable error where a client named no id, and the topic was deleted and made again."""
+        deadline, why = Deadline.after(LOOKUP_S), dict[TopicId, TidelogError | None]()
+        found: list[log_pb2.OffsetResult | TidelogError] = []
+        for query, partition, answer in zip(queries, resolved, answers, strict=True):
+            if isinstance(answer, UnknownTopic) and isinstance(partition, TopicPartition) and not query.topic_id:
+                former = partition.topic_id
+                if former not in why:
+                    why[former] = await why_made_again(self._broker, query.topic, former, deadline)
+                found.append(why[former] or answer)
+            else:
+                found.append(answer)
+        return found
 
     def _named(self, error: TidelogError, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TidelogError:
         try:

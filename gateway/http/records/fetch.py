@@ -11,8 +11,8 @@ Invariant: the answer begins at the requested offset, or is 416 with the range.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from gateway.api import BrokerApi
@@ -24,14 +24,16 @@ from gateway.http.records.event_ids import decode_event_id
 from gateway.http.records.produce import ARROW, JSON, NDJSON
 from gateway.http.records.stream import Limits, RecordStream
 from gateway.http.request import INT64_MAX, Headers, Query, Request
+from gateway.records.append import why_made_again
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
-from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of, topic_with
-from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
+from gateway.topics.names import LOOKUP_S, check_topic_id, naming, partition_of, topic_heard_of, topic_with
+from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError, UnknownTopic
 from metadata.model import TopicPartition, check_client_rack
 from metadata.topics.topic import Topic
+from segments.deadline import Deadline
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 from segments.records.json_values import JsonFormat
@@ -71,7 +73,7 @@ class HttpFetch:
         if answer_type == EVENTS:
             topic, resumed = await self._resume(request, topic, partition.partition)
         with naming(topic), _with_query_hints():
-            start = resumed[partition.partition] if resumed else await self._start(query, partition)
+            start = resumed[partition.partition] if resumed else await self._start(query, topic, partition)
             if answer_type == EVENTS:
                 positions: dict[int, int] = {partition.partition: start}
                 stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=True)
@@ -79,7 +81,8 @@ class HttpFetch:
             else:
                 locations_bytes_min = self._broker.cluster_log.locations_bytes_min(limits.client_rack)
                 target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, locations_bytes_min)
-                await self._send_once(request, answer_type, target, limits)
+                async with self._of_present_topic(query, topic):
+                    await self._send_once(request, answer_type, target, limits)
 
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = await topic_with(self._broker, topic_name)
@@ -100,14 +103,34 @@ class HttpFetch:
                 if is_resumed:  # added since: `latest` of the query would skip its first records
                     positions[number] = (await self._broker.cluster_log.bounds(partition)).log_start_offset
                 else:
-                    positions[number] = await self._start(query, partition)
+                    positions[number] = await self._start(query, topic, partition)
             stream = RecordStream(self._broker, self._waits, self.budget, topic, positions, limits, one_partition=False)
             await stream.send(request, events=answer_type == EVENTS)
 
     # ── start offset ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _start(self, query: Query, partition: TopicPartition) -> int:
-        """Returns the offset that the query names; by default the log start."""
+    async def _start(self, query: Query, topic: Topic, partition: TopicPartition) -> int:
+        """Returns the offset that the query names; by default the log start. Raises as _of_present_topic does."""
+        async with self._of_present_topic(query, topic):
+            return await self._offset_named(query, partition)
+
+    @asynccontextmanager
+    async def _of_present_topic(self, query: Query, topic: Topic) -> AsyncIterator[None]:
+        """Replaces UnknownTopic by a retryable error where the topic was deleted and made again, which the client can't know.
+
+        It does not where the query has the number of an offset, which belongs to the former topic.
+        """
+        try:
+            yield
+        except UnknownTopic:
+            if query.is_integer("offset"):
+                raise
+            why = await why_made_again(self._broker, topic.name, topic.id, Deadline.after(LOOKUP_S))
+            if why is None:
+                raise
+            raise why from None
+
+    async def _offset_named(self, query: Query, partition: TopicPartition) -> int:
         if sum(name in query for name in _WHERE) > 1:
             raise InvalidArgument("offset, timestamp and tail exclude each other")
         log = self._broker.cluster_log

@@ -228,7 +228,7 @@ class HttpProduce:
         """Replaces UnknownTopic by a retryable error where the topic was deleted and made again, which the client can't know."""
         if not any(isinstance(each, UnknownTopic) for each in found):
             return found
-        why = await why_made_again(self._broker, target.topic, deadline)
+        why = await why_made_again(self._broker, target.topic.name, target.topic.id, deadline)
         if why is None:
             return found
         return [why if isinstance(each, UnknownTopic) else each for each in found]

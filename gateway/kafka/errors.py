@@ -108,6 +108,19 @@ class UnsupportedResourceType(KafkaRejected):
     kafka_code = ErrorCode.UNSUPPORTED_VERSION
 
 
+# Clients send a batch again after these codes, with the same sequence.
+RETRIED_BY_PRODUCERS: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
 # Clients of these versions and below do not know KAFKA_STORAGE_ERROR.
 _STORAGE_ERROR_SINCE_PRODUCE = 4
 _STORAGE_ERROR_SINCE_FETCH = 6

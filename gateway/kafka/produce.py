@@ -24,6 +24,7 @@ from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor
 from gateway.kafka.connection import Answer, Hold, KafkaConnection
 from gateway.kafka.errors import (
+    RETRIED_BY_PRODUCERS,
     ErrorCode,
     InvalidRequiredAcks,
     TransactionsUnsupported,
@@ -55,12 +56,12 @@ from gateway.records.append import (
 )
 from gateway.records.append import ProduceRequest as AppendRequest
 from gateway.records.partitioning import CheckedBatch
-from gateway.records.refused_batches import RefusedBatches
+from gateway.records.refused_batches import RefusedBatches, SentBatch
 from gateway.routing.forward_queue import NOT_AWAITED, ForwardedAppend
 from gateway.routing.log_service import LogService, Pending
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, TidelogError, TooLarge
-from metadata.model import ProducerId, TopicId, TopicPartition
+from metadata.model import TopicId, TopicPartition
 from segments.byte_budget import Admission
 from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection, late_commit
@@ -68,6 +69,7 @@ from segments.log.session_log import Acks, PendingAppend, memory_bytes
 from segments.object_store.interface import Buffer
 from segments.records.batch import KeylessRecords, parse_header
 from segments.records.compression import Codec
+from segments.records.header import BatchHeader
 
 PRODUCE: Final = 0
 # Kafka advertises versions from 0 and refuses 0 to 2: old clients turn compression off where they are missing (KAFKA-18659).
@@ -92,7 +94,7 @@ class Charge(Protocol):
 class _Batch:
     """One batch of a request, and where its outcome stands in the response."""
 
-    __slots__ = ("batch", "checked", "pending", "result", "target", "topic_partition")
+    __slots__ = ("batch", "checked", "is_refused", "pending", "result", "target", "topic_partition")
 
     def __init__(self, result: PartitionProduceResponse, target: AppendTarget, partition: TopicPartition, batch: Buffer) -> None:
         self.result = result
@@ -101,6 +103,8 @@ class _Batch:
         self.batch = batch
         self.checked: CheckedBatch | None = None
         self.pending: Pending | TidelogError | None = None
+        # `pending` is the error to answer with.
+        self.is_refused = False
 
 
 class _Request:
@@ -213,6 +217,7 @@ class KafkaProduce:
         is_kept = frame.is_owned and 2 * records_bytes > len(frame.data)
         responses = []
         for topic in message.topic_data:
+            named = topic.topic_id.hex() if by_id else topic.name
             results = [PartitionProduceResponse(index=each.index, base_offset=-1) for each in topic.partition_data]
             responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results))
             try:
@@ -220,11 +225,12 @@ class KafkaProduce:
                     raise InvalidRequiredAcks(f"acks is {message.acks}; -1, 0 and 1 are taken")
                 if message.transactional_id is not None:
                     raise TransactionsUnsupported("the producer has a transactional id, and transactions are not supported yet")
-                name = self._broker.topic_cache.by_id(TopicId(topic.topic_id.hex())).name if by_id else topic.name
+                name = self._broker.topic_cache.by_id(TopicId(named)).name if by_id else topic.name
                 target = target_named(self._broker, name)
             except TidelogError as error:
-                for result in results:
-                    self._refuse(request, result, error, by_id=by_id)
+                for each, result in zip(topic.partition_data, results, strict=True):
+                    self._refuse(request, result, error)
+                    _refused(request, named, each.index, _header_of(each.records), error)
                 continue
             for each, result in zip(topic.partition_data, results, strict=True):
                 try:
@@ -234,6 +240,7 @@ class KafkaProduce:
                         raise _too_large(batch, target)
                 except TidelogError as error:
                     self._refuse(request, result, error)
+                    _refused(request, named, each.index, _header_of(each.records), error)
                 else:
                     request.batches.append(_Batch(result, target, partition, batch))
         request.response.responses = responses
@@ -306,6 +313,9 @@ class KafkaProduce:
                 for target, batches in _by_target(request.batches):
                     self._append_to(request, target, batches, request.admission)
             request.release()
+        for each in request.batches:
+            if isinstance(each.pending, TidelogError) and not isinstance(each.pending, UnverifiedRejection):
+                each.pending, each.is_refused = _refused_batch(request, each, each.pending), True
         request.produced.pending = [each.pending for each in request.batches if each.pending is not None]
         if request.acks is Acks.NONE:
             self._finish_unanswered(request)
@@ -366,7 +376,7 @@ class KafkaProduce:
     def _answer(self, request: _Request, outcomes: Sequence[Outcome]) -> None:
         if request.timer is not None:
             request.timer.cancel()
-        outcomes = [_reported(request, batch, outcome) for batch, outcome in zip(request.batches, outcomes, strict=True)]
+        outcomes = [_decided(request, batch, outcome) for batch, outcome in zip(request.batches, outcomes, strict=True)]
         for batch, outcome in zip(request.batches, outcomes, strict=True):
             if isinstance(outcome, TidelogError):
                 self._refuse(request, batch.result, outcome, batch=batch)
@@ -403,10 +413,10 @@ class KafkaProduce:
         error: TidelogError,
         *,
         batch: _Batch | None = None,
-        by_id: bool = False,
     ) -> None:
         """Puts the error of a batch into its place in the response."""
-        result.error_code = produce_code(error, request.header.api_version, by_id=by_id)
+        version = request.header.api_version
+        result.error_code = produce_code(error, version, by_id=version >= BY_ID)
         result.error_message = cut_text(error.message)
         if isinstance(error, KeylessRecords):  # the client may send the other records again (KIP-467)
             result.record_errors = [
@@ -452,23 +462,51 @@ def _outcome(pending: Pending | TidelogError | None, request: _Request) -> Outco
     return pending.segment.outcome.result() or pending.appended
 
 
-def _reported(request: _Request, batch: _Batch, outcome: Outcome) -> Outcome:
+def _decided(request: _Request, batch: _Batch, outcome: Outcome) -> Outcome:
     """Returns the outcome to answer with: a batch behind a refused one is refused like that one."""
-    connection = request.connection
-    if batch.checked is None or batch.checked.header.producer_id < 0:
+    if batch.is_refused:
         return outcome
+    if isinstance(outcome, TidelogError):
+        return _refused_batch(request, batch, outcome)
+    refused_batches = request.connection.refused_batches
+    if refused_batches is not None and batch.checked is not None and batch.checked.header.producer_id >= 0:
+        named, partition, header = _name_of(request, batch), batch.topic_partition.partition, batch.checked.header
+        refused_batches.appended(SentBatch(named, partition, header.producer_id, header.base_sequence))
+    return outcome
+
+
+def _refused_batch(request: _Request, batch: _Batch, error: TidelogError) -> TidelogError:
+    header = _header_of(batch.batch) if batch.checked is None else batch.checked.header
+    return _refused(request, _name_of(request, batch), batch.topic_partition.partition, header, error)
+
+
+def _refused(request: _Request, topic: str, partition: int, header: BatchHeader | None, error: TidelogError) -> TidelogError:
+    """Notes the refusal of a batch, and returns the error to answer with. `topic` is the name or id that the request has."""
+    if header is None or header.producer_id < 0:
+        return error
+    connection = request.connection
     if connection.refused_batches is None:
-        if not isinstance(outcome, TidelogError):
-            return outcome
         connection.refused_batches = RefusedBatches()
-    header = batch.checked.header
-    return connection.refused_batches.outcome(
-        batch.topic_partition,
-        ProducerId(header.producer_id),
-        header.base_sequence,
-        outcome,
+    return connection.refused_batches.refused(
+        SentBatch(topic, partition, header.producer_id, header.base_sequence),
+        error,
+        is_retried=produce_code(error, request.header.api_version) in RETRIED_BY_PRODUCERS,
         now_s=asyncio.get_running_loop().time(),
     )
+
+
+def _name_of(request: _Request, batch: _Batch) -> str:
+    """Returns the topic as the request names it."""
+    topic = batch.target.topic
+    return topic.id if request.header.api_version >= BY_ID else topic.name
+
+
+def _header_of(batch: Buffer | None) -> BatchHeader | None:
+    """Returns the header of a batch that was refused before its checks; None where it is damaged."""
+    try:
+        return parse_header(batch or b"")
+    except TidelogError:
+        return None
 
 
 def _memory_of(request: _Request) -> int:

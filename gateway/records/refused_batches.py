@@ -11,53 +11,58 @@ Invariant: only a gap is covered, by a batch in front of it that was refused at 
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 
 from metadata.errors import OutOfOrderSequence, TidelogError, UnknownProducer
-from metadata.model import ProducerId, TopicPartition
 
 # A client that sends again does so within this time. One that has given the first batch up must hear of the gap.
 COVERED_S: Final = 10.0
 # Partitions and producers of one connection that are remembered, those that were refused last.
 REMEMBERED_MAX: Final = 1_000
 _SEQUENCES: Final = 1 << 31
-_Appended = TypeVar("_Appended")
+
+
+class SentBatch(NamedTuple):
+    """Identifies a batch of an idempotent producer."""
+
+    # The name or the id, whichever the client's requests have: a broker refuses topics that it does not know by the other.
+    topic: str
+    partition: int
+    producer_id: int
+    base_sequence: int
 
 
 class RefusedBatches:
-    """Remembers the refused batches of the producers of one connection, one for each partition and producer."""
+    """Remembers the refused batches of the producers of one connection, one for each partition and producer.
+
+    A refusal is noted once, when it is known: later batches are decided before the request of the refused one is answered.
+    """
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[TopicPartition, ProducerId], tuple[int, TidelogError, float]] = {}
+        self._refused: dict[tuple[object, ...], tuple[int, TidelogError, float]] = {}
 
-    def outcome(
-        self,
-        partition: TopicPartition,
-        producer_id: ProducerId,
-        base_sequence: int,
-        outcome: _Appended | TidelogError,
-        *,
-        now_s: float,
-    ) -> _Appended | TidelogError:
-        """Returns the outcome to answer with. Called when a batch is decided, which for one in front may be after a later one."""
-        key = partition, producer_id
-        first = self._refused.get(key)
-        if not isinstance(outcome, TidelogError):
-            if first is not None and not _is_behind(first[0], base_sequence):
-                del self._refused[key]
-            return outcome
-        if type(outcome) in {OutOfOrderSequence, UnknownProducer}:
-            if first is None or now_s - first[2] > COVERED_S or not _is_behind(base_sequence, first[0]):
-                return outcome
+    def appended(self, batch: SentBatch) -> None:
+        """Notes a batch that is appended, which may be in front of one that was refused before."""
+        first = self._refused.get(batch[:3])
+        if first is not None and not _is_behind(first[0], batch.base_sequence):
+            del self._refused[batch[:3]]
+
+    def refused(self, batch: SentBatch, error: TidelogError, *, is_retried: bool, now_s: float) -> TidelogError:
+        """Returns the error to answer with. `is_retried`: clients send a batch again after this error."""
+        first = self._refused.get(batch[:3])
+        if type(error) in {OutOfOrderSequence, UnknownProducer}:
+            if first is None or now_s - first[2] > COVERED_S or not _is_behind(batch.base_sequence, first[0]):
+                return error
             return first[1]
-        if outcome.retryable:
+        if is_retried:
+            base_sequence = batch.base_sequence
             if first is not None and _is_behind(base_sequence, first[0]):
                 base_sequence = first[0]
-            self._refused.pop(key, None)  # the newest stay
-            self._refused[key] = base_sequence, outcome.with_traceback(None), now_s
+            self._refused.pop(batch[:3], None)  # the newest stay
+            self._refused[batch[:3]] = base_sequence, error.with_traceback(None), now_s
             if len(self._refused) > REMEMBERED_MAX:
                 del self._refused[next(iter(self._refused))]
-        return outcome
+        return error
 
 
 def _is_behind(base_sequence: int, first: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.records.refused_batches import COVERED_S, REMEMBERED_MAX, RefusedBatches
+from gateway.records.refused_batches import COVERED_S, REMEMBERED_MAX, RefusedBatches, SentBatch
 from metadata.errors import (
     DuplicateSequence,
     InvalidRecord,
@@ -14,10 +14,9 @@ from metadata.errors import (
     TidelogError,
     UnknownProducer,
 )
-from metadata.model import Partition, ProducerId, TopicId, TopicPartition
 
-P0, P1 = (TopicPartition(TopicId("a" * 32), Partition(number)) for number in (0, 1))
-PRODUCER, OTHER = ProducerId(7), ProducerId(8)
+P0, P1 = 0, 1
+PRODUCER, OTHER = 7, 8
 REFUSED, GAP = NoLeader("not led"), OutOfOrderSequence("a gap")
 
 
@@ -26,11 +25,16 @@ def reported(
     sequence: int,
     outcome: TidelogError | str,
     *,
-    partition: TopicPartition = P0,
-    producer: ProducerId = PRODUCER,
+    topic: str = "orders",
+    partition: int = P0,
+    producer: int = PRODUCER,
     now_s: float = 0.0,
 ) -> TidelogError | str:
-    return batches.outcome(partition, producer, sequence, outcome, now_s=now_s)
+    batch = SentBatch(topic, partition, producer, sequence)
+    if isinstance(outcome, TidelogError):
+        return batches.refused(batch, outcome, is_retried=outcome.retryable, now_s=now_s)
+    batches.appended(batch)
+    return outcome
 
 
 @pytest.mark.parametrize("gap", [GAP, UnknownProducer("not known")])
@@ -70,6 +74,7 @@ def test_a_batch_that_may_not_be_sent_again_covers_none(refused: TidelogError) -
 def test_no_other_partition_producer_or_earlier_batch_is_covered_and_none_for_long() -> None:
     batches = RefusedBatches()
     reported(batches, 7, REFUSED)
+    assert reported(batches, 8, GAP, topic="payments") is GAP
     assert reported(batches, 8, GAP, partition=P1) is GAP
     assert reported(batches, 8, GAP, producer=OTHER) is GAP
     assert reported(batches, 7, GAP) is GAP
@@ -87,10 +92,10 @@ def test_other_errors_of_producers_are_answered_as_they_are() -> None:
 def test_the_partitions_that_were_refused_last_are_remembered() -> None:
     batches = RefusedBatches()
     for number in (0, *range(1, REMEMBERED_MAX), 0, REMEMBERED_MAX):
-        reported(batches, 7, REFUSED, partition=TopicPartition(TopicId("a" * 32), Partition(number)))
+        reported(batches, 7, REFUSED, partition=number)
     assert reported(batches, 8, GAP) is REFUSED, "it was refused once more"
     assert reported(batches, 8, GAP, partition=P1) is GAP
-    assert reported(batches, 8, GAP, partition=TopicPartition(TopicId("a" * 32), Partition(REMEMBERED_MAX))) is REFUSED
+    assert reported(batches, 8, GAP, partition=REMEMBERED_MAX) is REFUSED
 
 
 def test_sequences_wrap() -> None:

@@ -30,7 +30,7 @@ from gateway.records.batch_decoder import RECORDS_MAX, decode_records
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.cluster_fetch import may_succeed_elsewhere
 from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
-from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
+from metadata.errors import Corrupt, Denied, InvalidArgument, OutOfRange, TidelogError
 from metadata.group_member.start_offsets import StartPolicy, StartRules
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
@@ -108,7 +108,7 @@ class MemberFetch:
         self._has_probed = False
 
     def _may_become_known(self, partition: TopicPartition) -> bool:
-        """Returns whether the partition may be an assigned one that this broker does not know yet.
+        """Returns whether the partition may be an assigned one that this broker does not know yet, or that may not be read yet.
 
         A cursor has topic ids alone, so an unknown id may be that of any assigned topic that is unknown here.
         """
@@ -117,7 +117,8 @@ class MemberFetch:
         except TidelogError:
             return self._lags or any(error.retryable for error in self._unknown.values())
         error = self._unknown.get((name, partition.partition))
-        return error is not None and error.retryable
+        # The right may be one that this broker has not heard of yet, or be granted again. An entry gives no access.
+        return error is not None and (error.retryable or isinstance(error, Denied))
 
     async def _begin(
         self, partitions: Sequence[TopicPartition], stored: StoredOffsets | None, *, wait_s: float = BOUNDS_WAIT_S

@@ -29,8 +29,8 @@ class MemberPositions:
     ) -> None:
         """`partitions` are the readable ones of the member's assignment, in order.
 
-        `unknown_here` are entries of the cursor for partitions that this broker does not know yet; the next cursor keeps them.
-        Raises InvalidArgument if the cursor names other partitions of known topics.
+        `unknown_here` are entries of the cursor for partitions that this broker does not know yet, or that the member may not read
+        at the moment; the next cursor keeps them. Raises InvalidArgument if the cursor names other partitions of known topics.
         """
         self.partitions = partitions
         self._unheard_of = dict(unknown_here or {})

@@ -14,6 +14,7 @@ import pytest
 from gateway.api import BrokerApi
 from gateway.grpc.consume.messages import ConsumeOptions
 from gateway.grpc.consume.service import GrpcConsume
+from gateway.http.groups import member_fetch
 from gateway.http.groups.cursor import Cursor, CursorEntry, CursorOwner, encode_cursor
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
@@ -23,7 +24,7 @@ from gateway.http.records.encoding import Formats
 from gateway.http.records.stream import Limits
 from gateway.http.request import Query
 from gateway.topics.names import LOOKUP_S, LOOKUPS_MAX, topic_heard_of, why_not_heard_of
-from metadata.errors import Unavailable, UnknownTopic
+from metadata.errors import NotAuthorized, Unavailable, UnknownTopic
 from metadata.group_member.settings import MemberSettings
 from metadata.group_member.start_offsets import StartPolicy
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
@@ -333,6 +334,36 @@ def test_reading_at_a_broker_that_has_not_heard_of_a_partition_keeps_its_cursor_
         cursor = Cursor(Generation(1), {partition: CursorEntry(9, must_stay=True)})
         reading = MemberFetch(world.broker, assigned, cursor, group="billing", policy=StartPolicy.LATEST, unknown_here=why)
         assert reading.positions.cursor().uncommitted == {partition: 9}, "it reads on there at a broker that knows the partition"
+
+    simulated(scenario)
+
+
+def test_reading_keeps_the_cursor_entries_of_a_topic_that_the_member_may_not_read_at_the_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The right may be a new one, or one that was removed and added again, and this broker has not heard of it yet."""
+
+    def check(name: str) -> None:
+        if name == "payments":
+            raise NotAuthorized("the member may not read payments")
+
+    monkeypatch.setattr(member_fetch, "check_topic", check)
+
+    async def scenario() -> None:
+        world = World(topic(), topic())
+        world.view.topics["payments"] = topic("payments", OTHER)
+        denied, former = TopicPartition(OTHER, Partition(0)), TopicPartition(TopicId("c" * 32), Partition(0))
+        read = {at: CursorEntry(9, must_stay=True) for at in (P0, denied, former)}
+        reading = MemberFetch(
+            world.broker,
+            [("orders", 0), ("payments", 0)],
+            Cursor(Generation(1), read),
+            group="billing",
+            policy=StartPolicy.LATEST,
+        )
+        assert reading.positions.cursor().uncommitted == {P0: 9, denied: 9}
+        assert [at for at, _ in reading.positions.targets(reading.positions.in_rotation)] == [P0], "an entry gives no access"
+        assert [error.code for error in reading._unknown.values()] == [NotAuthorized.code]
 
     simulated(scenario)
 

@@ -6,6 +6,8 @@ The set of partitions may change at any moment: they are begun, dropped, paused,
     records, or a long poll without any                    it goes on behind what was found, and has its turn after the others
     what passes (no leader, the broker is away)            it pauses, longer each time; one that follows never gives up, one that
                                                            has an end does after `patience_s` without progress
+    a refusal for want of a right or a key                 it pauses, too, until that has lasted DENIED_S: the broker may not have
+                                                           heard of a new right or key yet
     anything else (damage, an offset that is gone)         it ends there and keeps the error; the others go on
 
 Invariant: a partition goes forward only, unless its reader moves it. An answer counts only where it begins at the offset that
@@ -20,11 +22,15 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.errors import NotFound, OutOfRange, Throttled, TidelogError, Unavailable
+from metadata.errors import NotAuthorized, NotFound, OutOfRange, Throttled, TidelogError, Unauthenticated, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.settings import ResetPolicy
 from tidelog.transport.descriptions import OffsetRange
 
+# The refusals for want of a right or a key. They may be those of a broker that has not heard of a new one yet.
+REFUSALS: Final = (NotAuthorized, Unauthenticated)
+# How long refusals are retried. A broker's view of rights and keys is at most access_max_age_ms old, by default 9 s.
+DENIED_S: Final = 10.0
 # Partitions that a message names; more are counted.
 NAMED_MAX: Final = 10
 
@@ -58,6 +64,8 @@ class _Partition:
     # From the last answer.
     high_watermark: int | None = None
     troubled_since_s: float | None = None
+    # The first refusal for want of a right since its last answer.
+    denied_since_s: float | None = None
     pause_s: float = 0.0
     resumes_s: float = -math.inf
 
@@ -170,6 +178,7 @@ class FetchState:
         start = held.next_offset
         held.next_offset = max(start, behind, next_offset)
         held.was_added = False
+        held.denied_since_s = None
         if held.end_offset is None or held.next_offset > start:
             held.troubled_since_s = None
         if behind <= start:
@@ -214,8 +223,12 @@ class FetchState:
             is_new = held.troubled_since_s is None
             if held.troubled_since_s is None:
                 held.troubled_since_s, held.pause_s = now_s, self._patience.pause_s
-            # The route has it: not every broker hears of a new topic or partition at the same moment.
-            passes = error.retryable or isinstance(error, NotFound)
+            if isinstance(error, REFUSALS):
+                held.denied_since_s = now_s if held.denied_since_s is None else held.denied_since_s
+                passes = now_s - held.denied_since_s <= DENIED_S
+            else:
+                # The route has it: not every broker hears of a new topic or partition at the same moment.
+                passes = error.retryable or isinstance(error, NotFound)
             if passes and (self._follow or now_s - held.troubled_since_s <= self._patience.patience_s):
                 throttled_s = error.retry_after_s * (0.75 + jitter / 2) if isinstance(error, Throttled) else None
                 held.resumes_s = now_s + (held.pause_s * jitter if throttled_s is None else throttled_s)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from metadata.errors import Unavailable, UnknownTopic
+from tidelog.consumer.fetch_state import DENIED_S, REFUSALS
 from tidelog.settings import ClientSettings
 from tidelog.transport.connection import Connection
 from tidelog.transport.routes import TopicRoute
@@ -43,6 +44,8 @@ class RouteWatcher:
         self._watcher = watcher
         self._routes: dict[str, TopicRoute] = {}
         self._doubted: set[str] = set()
+        # The first refusal for want of a right or a key since the last answer, by topic.
+        self._denied_since_s: dict[str, float] = {}
         self._woken = asyncio.Event()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
@@ -66,6 +69,7 @@ class RouteWatcher:
     def forget(self, topic: str) -> None:
         self._routes.pop(topic, None)
         self._doubted.discard(topic)
+        self._denied_since_s.pop(topic, None)
 
     def doubt(self, topics: Iterable[str]) -> None:
         """Doubts the routes of topics after a failure: they are asked for again."""
@@ -94,7 +98,11 @@ class RouteWatcher:
             self._doubted.discard(topic)
             try:
                 await self.ask(topic)
-            except Unavailable as error:
+                self._denied_since_s.pop(topic, None)
+            except (Unavailable, *REFUSALS) as error:
+                now_s = time.monotonic()
+                if isinstance(error, REFUSALS) and now_s - self._denied_since_s.setdefault(topic, now_s) > DENIED_S:
+                    raise
                 log.info("%s; asking again where the partitions of %s are", error, topic)
                 if topic in self._routes:
                     self._doubted.add(topic)

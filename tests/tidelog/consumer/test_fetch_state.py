@@ -12,15 +12,17 @@ from metadata.errors import (
     Corrupt,
     Denied,
     NoLeader,
+    NotAuthorized,
     OutOfRange,
     SessionFenced,
     Throttled,
     TidelogError,
+    Unauthenticated,
     Unavailable,
     UnknownPartition,
     UnknownTopic,
 )
-from tidelog.consumer.fetch_state import FetchState, Patience, named
+from tidelog.consumer.fetch_state import DENIED_S, FetchState, Patience, named
 from tidelog.settings import ResetPolicy
 from tidelog.transport.descriptions import OffsetRange
 
@@ -144,6 +146,22 @@ def test_what_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) 
     progress.answered(P1, asked_offset=0, behind=0, next_offset=0)
     assert progress.met({P1: error}, now_s, jitter=0.5) == (of(1), [])
     assert progress.due(of(1), now_s) == ([], now_s + 0.5)
+
+
+@pytest.mark.parametrize("error", [NotAuthorized("no right"), Unauthenticated("the key was revoked")])
+def test_a_right_that_the_leader_may_not_have_heard_of_yet_is_waited_for_as_long_as_its_view_may_be_old(
+    error: TidelogError,
+) -> None:
+    progress = progress_of(0, 0)
+    assert progress.met({P1: error}, 50.0, jitter=1.0) == (of(1), [])
+    assert progress.due(of(0, 1), 50.0) == (of(0), 51.0)
+    assert progress.met({P1: error}, 50.0 + DENIED_S, jitter=1.0) == ([], [])
+    progress.answered(P1, asked_offset=0, behind=0, next_offset=0)
+    assert progress.met({P1: error}, 100.0, jitter=1.0) == (of(1), []), "a later refusal is waited out as the first"
+    assert progress.met({P1: Unavailable("away")}, 105.0, jitter=1.0) == ([], [])
+    assert progress.met({P1: error}, 100.1 + DENIED_S, jitter=1.0) == ([], of(1)), "no answer came in between"
+    assert progress.errors() == {P1: error}
+    assert progress.unfinished() == of(0)
 
 
 @pytest.mark.parametrize(("jitter", "waits_s"), [(0.5, 7.0), (1.0, 8.75), (1.5, 10.5)])

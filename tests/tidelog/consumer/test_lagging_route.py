@@ -11,8 +11,11 @@ import pytest
 
 from gateway.proto import log_pb2
 from gateway.proto.status import to_status
-from metadata.errors import TidelogError, Unavailable, UnknownTopic
+from metadata.errors import NotAuthorized, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
+from tidelog.consumer import route_watcher
+from tidelog.consumer.fetch_state import DENIED_S
+from tidelog.consumer.route_watcher import RouteWatcher
 from tidelog.consumer.subscription import Subscription
 from tidelog.consumer.topic_reader import TopicReader
 from tidelog.group.positions import Offset
@@ -108,5 +111,38 @@ def test_a_member_of_a_group_asks_again_where_it_begins_and_does_not_give_the_pa
             await starts.of([("orders", 0)])
         found = (await starts.of([("orders", 0)]))["orders", 0]
         assert (found.route.topic_id, found.offset) == (PRESENT, LOG_START)
+
+    asyncio.run(main())
+
+
+def test_a_route_that_a_broker_refuses_for_a_right_that_it_has_not_heard_of_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reading ends with the error once the refusal has lasted longer than a broker's view of rights may be old."""
+    now_s = [100.0]
+    monkeypatch.setattr(route_watcher, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    answers: list[TopicRoute | TidelogError] = []
+
+    async def route(topic: str, *, fresh: bool) -> TopicRoute:
+        if isinstance(answer := answers.pop(0), TidelogError):
+            raise answer
+        return answer
+
+    async def main() -> None:
+        changes: Any = SimpleNamespace(topic_changed=lambda _: None)
+        watcher = RouteWatcher(cast(Connection, SimpleNamespace(route=route)), ClientSettings(), changes)
+        watcher.follow(route_to(PRESENT))
+        denied = NotAuthorized("no right")
+        answers.extend([denied, denied, route_to(PRESENT), denied, Unavailable("away"), denied])
+        await watcher._renew("orders")
+        now_s[0] += DENIED_S
+        await watcher._renew("orders")
+        await watcher._renew("orders")
+        now_s[0] += DENIED_S
+        await watcher._renew("orders")
+        now_s[0] += DENIED_S + 0.1
+        await watcher._renew("orders")
+        with pytest.raises(NotAuthorized):
+            await watcher._renew("orders")
 
     asyncio.run(main())

@@ -45,7 +45,7 @@ from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
-from segments.log.append_result import UnverifiedRejection
+from segments.log.append_result import UnverifiedRejection, was_written_before
 from segments.object_store.interface import Buffer
 
 
@@ -213,7 +213,10 @@ class MessageAppender:
     def _append(
         self, at: int, request: AppendRequest, target: AppendTarget, batches: list[CheckedBatch]
     ) -> list[Pending | TidelogError]:
-        """Appends the batches whose partitions have met no error yet. A refused batch has its error in its place."""
+        """Appends the batches whose partitions have met no error yet. A refused batch has its error in its place.
+
+        A repeat that is in the log already counts as written.
+        """
         following = {
             batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
         }
@@ -226,7 +229,9 @@ class MessageAppender:
             continues=request.continues and self._is_forwarded,
         )
         for batch, outcome in zip(free, pending, strict=True):
-            if isinstance(outcome, TidelogError) and not (self._is_forwarded and refuses_alone(outcome)):
+            if not isinstance(outcome, TidelogError) or was_written_before(outcome):
+                continue
+            if not (self._is_forwarded and refuses_alone(outcome)):
                 self._refused.setdefault(batch.partition, RefusedBatch(at, outcome.with_traceback(None)))
         in_turn = iter(pending)
         return [following[batch.partition] if batch.partition in following else next(in_turn) for batch in batches]

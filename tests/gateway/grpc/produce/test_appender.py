@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -14,13 +15,17 @@ from google.rpc.status_pb2 import Status
 from gateway.concurrency.offload import THREADS_MAX
 from gateway.grpc.produce import appender
 from gateway.grpc.produce import service as produce_service
-from gateway.grpc.produce.appender import alone_in_memory
+from gateway.grpc.produce.appender import MessageAppender, alone_in_memory
 from gateway.grpc.produce.record_decoder import THREAD_BYTES
 from gateway.proto import log_pb2
-from gateway.records.partitioning import RECORDS_MAX, Plan
+from gateway.records.partitioning import RECORDS_MAX, CheckedBatch, Plan
 from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.topics.names import partition_of
+from metadata.errors import DuplicateSequence
+from segments.log.append_result import UnverifiedRejection
+from segments.records.batch import parse_header
 from tests.gateway.grpc.produce.test_service import ready, reasons, request, serve, structured, values
+from tests.kit.gateway.reported_log import P0
 from tests.kit.gateway.small_broker import SmallBroker, until
 from tests.kit.segments.batches import batch_of, sequenced_batch
 
@@ -105,6 +110,21 @@ def test_a_retriable_refusal_applies_to_later_appends_of_the_same_partition(tmp_
         assert reasons(response) == ["NO_LEADER", "NO_LEADER", ""]
 
     serve(tmp_path, scenario)
+
+
+def test_an_append_behind_a_repeat_that_is_in_the_log_already_is_appended() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    repeat = UnverifiedRejection(DuplicateSequence("written long ago"), never)
+    outcomes: list[Any] = [repeat, "appended"]
+    message = MessageAppender.__new__(MessageAppender)
+    message._refused, message._is_forwarded, message._admission = {}, False, cast(Any, None)
+    message._produce = cast(Any, SimpleNamespace(append=lambda target, batches, *_, **__: [outcomes.pop(0) for _ in batches]))
+    batches = [CheckedBatch(P0, batch, parse_header(batch)) for batch in (sequenced_batch(1, 0), sequenced_batch(1, 1))]
+    request = SimpleNamespace(expected_offset=None, continues=False)
+    found = [message._append(at, cast(Any, request), cast(Any, None), [batch]) for at, batch in enumerate(batches)]
+    assert found == [[repeat], ["appended"]]
 
 
 def test_of_structured_records_only_those_behind_a_refused_append_are_refused(tmp_path: Path) -> None:

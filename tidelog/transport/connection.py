@@ -55,7 +55,7 @@ from tidelog.transport.channels import Stubs as Stubs
 from tidelog.transport.credentials import Credentials
 from tidelog.transport.reachability import Reachability
 from tidelog.transport.retry import newer_unless_cut_short, retry_pauses
-from tidelog.transport.routes import DEFAULT_LIMITS, NO_LEADER_EPOCH, BrokerLimits, LeaderEpochs, limits_from, route_from
+from tidelog.transport.routes import DEFAULT_LIMITS, NO_LEADER_EPOCH, BrokerLimits, LeaderEpochs, is_shrunk, limits_from, route_from
 from tidelog.transport.routes import TopicRoute as TopicRoute
 from tidelog.transport.rpc_errors import error_of_rpc, is_broker_status, is_said_by_broker
 
@@ -380,6 +380,8 @@ class Connection:
 
     async def _ask_for_route(self, name: str, at: str | None, *, from_store: bool) -> TopicRoute:
         asked_s = time.monotonic()
+        # An older route is not held against a broker: the cluster may have been restored from a copy.
+        known_since_s = asked_s - self._settings.topic_age_ms_max / 1000
         try:
             request = admin_pb2.GetTopicRequest(name=name, leaders_only=True, fresh=from_store)
         except (TypeError, ValueError) as error:  # a lone surrogate, as JSON may bring, is no mistake of ours
@@ -394,6 +396,8 @@ class Connection:
                 raise UnknownLeaderEpoch(
                     f"{to.address} has not heard yet that topic {name} was deleted and made again", address=to.address
                 )
+            if (before := self._known_route(name, known_since_s)) is not None and is_shrunk(before, found):
+                raise Unavailable(f"{to.address} has not heard yet of all partitions of topic {name}", address=to.address)
             return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:

@@ -157,6 +157,11 @@ class LeaderEpochs:
         return True
 
 
+def is_shrunk(before: TopicRoute, now: admin_pb2.Topic) -> bool:
+    """Returns whether a broker describes fewer partitions than a route of the same topic has: none is ever removed."""
+    return now.id == before.topic_id and now.partition_count < before.partition_count
+
+
 def route_from(
     topic: admin_pb2.Topic,
     *,

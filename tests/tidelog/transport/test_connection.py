@@ -8,6 +8,7 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from copy import copy
 
 import grpc
 import grpc.aio
@@ -273,6 +274,24 @@ def test_only_routes_that_are_not_too_old_are_kept() -> None:
         assert len(connection._questions) == 0
 
     with_connection(test, settings_from(quick(topic_age_ms_max=10)))
+
+
+def test_a_broker_that_has_not_heard_of_added_partitions_does_not_replace_a_better_route() -> None:
+    async def run() -> None:
+        leads, lags = SmallBroker("leads"), SmallBroker("lags")
+        lags.join(leads)
+        leads.create_topic("orders", 3)
+        async with running(leads), running(lags), asyncio.timeout(60), tidelog.connect(leads.address) as log:
+            connection = log._connection
+            assert (await connection.route("orders")).partition_count == 3
+            former = copy(leads.topics["orders"])
+            former.partition_count = 2
+            lags.topics = {"orders": former}
+            with pytest.raises(Unavailable, match="has not heard yet of all partitions of topic orders"):
+                await connection.route("orders", fresh=True, at=lags.address.removeprefix("grpc://"))
+            assert (await connection.route("orders")).partition_count == 3
+
+    asyncio.run(run())
 
 
 def test_the_route_of_a_topic_that_this_client_changes_is_looked_up_again() -> None:

@@ -56,7 +56,7 @@ from gateway.kafka.protocol.client_messages import (
 )
 from gateway.kafka.protocol.primitives import ZERO_UUID
 from gateway.telemetry.request_context import note_deadline
-from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_with_names, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_to_commit, catch_up_with_names, resolve_partitions
 from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -240,8 +240,8 @@ class KafkaGroups:
             self._check_coordinated(call, request.group_id)
             if call.version >= BY_ID:
                 await self._hear_of_ids((topic.topic_id, partition.partition_index) for topic, partition in asked)
-            elif not request.member_id:  # no later commit would correct one for a deleted topic whose name was used again
-                await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
+            elif asked:
+                await catch_up_to_commit(self._broker)
             named = [
                 (name, partition.partition_index)
                 for topic in request.topics

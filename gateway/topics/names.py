@@ -26,6 +26,9 @@ from metadata.topics.topic import Topic
 BOUNDS_WAIT_S: Final = 1.0
 # Wait for a topic that is not known here: another broker may have created it a moment ago.
 LOOKUP_S: Final = 1.0
+# Wait for the changes of topics before a commit. Longer than the silence of one etcd member (etcd_request_timeout_ms), after which
+# another one is asked: the commit is written to etcd as well.
+COMMIT_CATCH_UP_S: Final = 5.0
 
 # Topics of one request that are looked up in the metadata store each. For further ones, this broker's view catches up.
 LOOKUPS_MAX: Final = 16
@@ -156,6 +159,16 @@ async def catch_up_with_names(
         await broker.topic_cache.catch_up_with_all(timeout_s=timeout_s)
     except Unavailable:
         await broker.topic_cache.hear_of(committed, timeout_s=0)
+
+
+async def catch_up_to_commit(broker: TopicLookup) -> None:
+    """Waits until this broker's view has each change of a topic, before offsets are committed by names.
+
+    A client may have read a topic that was deleted and made again. Its offset would be stored for the deleted topic, and no later
+    commit corrects the last one. Concurrent commits share a read of the metadata store. Raises Unavailable if the view does not
+    catch up in time.
+    """
+    await broker.topic_cache.catch_up_with_all(timeout_s=COMMIT_CATCH_UP_S)
 
 
 async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:

@@ -26,7 +26,14 @@ from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2
 from gateway.proto.consumer_messages import asked_to_beat, heartbeat_response
 from gateway.proto.status import to_status
-from gateway.topics.names import LOOKUP_S, NamedPartition, NamedTopic, catch_up_with_names, resolve_partitions, topics_named
+from gateway.topics.names import (
+    NamedPartition,
+    NamedTopic,
+    catch_up_to_commit,
+    catch_up_with_names,
+    resolve_partitions,
+    topics_named,
+)
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.groups.model import Generation, InstanceId, MemberId, shown
 from metadata.groups.offsets import CommittedOffset
@@ -141,9 +148,8 @@ class GroupsService:
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Commits offsets. Returns the error of each, in order; None if it is committed."""
-        if not request.member_id and not all(each.topic_id for each in request.offsets):
-            # No later commit would correct one for a deleted topic whose name was used again.
-            await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
+        if not all(each.topic_id for each in request.offsets):
+            await catch_up_to_commit(self._broker)
         named = await map_yielding(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
         partitions = await resolve_partitions(self._broker, named)
         asked = await map_yielding(wire.offset_to_commit, request.offsets)

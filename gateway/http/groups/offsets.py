@@ -35,7 +35,7 @@ from gateway.http.problem_details import error_members
 from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of
-from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_with_names, resolve_partitions
+from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_to_commit, catch_up_with_names, resolve_partitions
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
 from metadata.groups.offsets import CommittedOffset
@@ -70,8 +70,6 @@ class HttpGroupOffsets:
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
         body = decode_body(call.body, Commit)
-        # No later commit would correct one for a deleted topic whose name was used again.
-        await self._broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
         no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
         await call.answer(CommitAnswer(offsets=await self._commit(no_member, body.offsets)))
 
@@ -97,6 +95,8 @@ class HttpGroupOffsets:
 
     async def _commit(self, member: MemberIdentity, new_offsets: Sequence[NewOffset]) -> list[OffsetAnswer]:
         """Commits the offsets, and returns a result for each in their order."""
+        if not all(offset.topic_id for offset in new_offsets):
+            await catch_up_to_commit(self._broker)
         names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in new_offsets]
         found = await resolve_partitions(self._broker, names)
         offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -26,12 +26,14 @@ from gateway.kafka.protocol.client_messages import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from gateway.topics.names import COMMIT_CATCH_UP_S
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
 from tests.kit.gateway.reported_log import topic
+from tests.simulation.virtual_loop import virtual_loop
 
 MADE_AGAIN = topic(topic_id="c" * 32)
 BY_NAME = BY_ID - 1
@@ -99,6 +101,12 @@ def commit_of(of: Topic, offset: int) -> OffsetCommitRequest:
     )
 
 
+def commit_by_name(member_id: str) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
+    topics = [OffsetCommitRequestTopic(name="orders", partitions=[partition])]
+    return OffsetCommitRequest(group_id="g", member_id=member_id, topics=topics)
+
+
 def test_a_topic_that_a_client_names_by_its_id_is_not_called_unknown_before_the_coordinator_has_caught_up() -> None:
     async def scenario() -> None:
         world = Coordinator(None, topic())
@@ -124,15 +132,31 @@ def test_a_commit_by_a_topic_id_waits_until_the_coordinator_has_heard_of_it() ->
     simulated(scenario)
 
 
-def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("member_id", ["m", ""], ids=["member", "by hand"])
+def test_a_commit_by_name_goes_to_the_topic_that_was_made_again(member_id: str, hears: bool) -> None:
+    """The member may leave the group with the answer: no later commit of it corrects this one."""
+
     async def scenario() -> None:
         world = Coordinator(topic(), MADE_AGAIN)
-        world.view.hears(LAG_S, MADE_AGAIN)
-        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
-        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=[partition])])
-        [answered] = (await world.groups.commit(call(BY_NAME), request)).topics
-        assert [each.error_code for each in answered.partitions] == [ErrorCode.NONE]
-        assert [at.topic_id for at in world.written] == [MADE_AGAIN.id]
+        if hears:
+            world.view.hears(LAG_S, MADE_AGAIN)
+        [answered] = (await world.groups.commit(call(BY_NAME), commit_by_name(member_id))).topics
+        code = ErrorCode.NONE if hears else ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert [each.error_code for each in answered.partitions] == [code]
+        assert [at.topic_id for at in world.written] == ([MADE_AGAIN.id] if hears else [])
+        assert virtual_loop().time() <= COMMIT_CATCH_UP_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_commit_by_name_is_written_at_once_where_the_view_is_current() -> None:
+    async def scenario() -> None:
+        world = Coordinator(topic(), topic())
+        world.lagging.is_behind = False
+        await world.groups.commit(call(BY_NAME), commit_by_name("m"))
+        assert [at.topic_id for at in world.written] == [topic().id]
+        assert virtual_loop().time() == 0
 
     simulated(scenario)
 

@@ -13,6 +13,7 @@ from gateway.grpc.services.groups import GroupsService
 from gateway.proto import groups_pb2
 from gateway.topics.names import LOOKUP_S
 from metadata.errors import Unavailable
+from metadata.groups.model import NO_GENERATION
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
@@ -66,7 +67,8 @@ def test_a_coordinator_that_does_not_hear_of_a_topic_in_time_does_not_say_that_n
     simulated(scenario)
 
 
-def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+@pytest.mark.parametrize(("member_id", "generation"), [("m", 3), ("", NO_GENERATION)], ids=["member", "by hand"])
+def test_a_commit_by_name_goes_to_the_topic_that_was_made_again(member_id: str, generation: int) -> None:
     async def scenario() -> None:
         world = World(topic(), MADE_AGAIN)
         world.view.hears(LAG_S, MADE_AGAIN)
@@ -79,7 +81,8 @@ def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
         world.broker.coordinated_groups = SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]  # a double
         offset = groups_pb2.CommittedOffset(topic="orders", partition=0, offset=7)
         context = cast(Context, SimpleNamespace(invocation_metadata=lambda: ()))
-        await service.commit(groups_pb2.OffsetCommitRequest(group="g", generation=-1, offsets=[offset]), context)
+        asked = groups_pb2.OffsetCommitRequest(group="g", member_id=member_id, generation=generation, offsets=[offset])
+        await service.commit(asked, context)
         assert [at.topic_id for at in written] == [MADE_AGAIN.id]
 
     simulated(scenario)

@@ -249,7 +249,9 @@ class Call(NamedTuple):
         self.answers.append(body)
 
 
-def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("is_member", [True, False], ids=["member", "by hand"])
+def test_a_commit_by_name_goes_to_the_topic_that_was_made_again(is_member: bool, hears: bool) -> None:
     async def scenario() -> None:
         committed: list[TopicPartition] = []
 
@@ -259,12 +261,21 @@ def test_a_commit_by_hand_goes_to_the_topic_that_was_made_again() -> None:
 
         made_again = topic(topic_id=OTHER)
         world = World(topic(), made_again)
-        world.view.hears(LAG_S, made_again)
+        if hears:
+            world.view.hears(LAG_S, made_again)
         world.broker.groups = SimpleNamespace(commit=commit)  # type: ignore[misc,assignment]  # a double
-        body = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
-        call = Call("g", MemberId(""), msgspec.json.encode(body), [])
-        await HttpGroupOffsets(world.broker).commit_by_hand(cast(Any, call))
-        assert committed == [TopicPartition(OTHER, Partition(0))]
+        body: dict[str, Any] = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
+        if is_member:
+            body["generation"] = 1
+        call = Call("g", MemberId("m" if is_member else ""), msgspec.json.encode(body), [])
+        offsets = HttpGroupOffsets(world.broker)
+        committing = (offsets.commit if is_member else offsets.commit_by_hand)(cast(Any, call))
+        if hears:
+            await committing
+        else:
+            with pytest.raises(Unavailable):
+                await committing
+        assert committed == ([TopicPartition(OTHER, Partition(0))] if hears else [])
 
     simulated(scenario)
 

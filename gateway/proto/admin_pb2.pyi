@@ -73,12 +73,14 @@ class GetTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ..., fresh: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("page_size", "page_token")
+    __slots__ = ("page_size", "page_token", "fresh")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    fresh: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., fresh: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
     __slots__ = ("topics", "next_page_token")

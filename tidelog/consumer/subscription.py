@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,13 @@ class Subscription:
             listed = await Topics(connection).list()
             return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
         return await partition_counts(connection, self.names)
+
+    async def present_topics(self, connection: Connection) -> Sequence[str]:
+        """Returns the names, or all topics that match the pattern, also those created through another broker a moment ago."""
+        if self.pattern is None:
+            return self.names
+        listed = await Topics(connection).list(from_store=True)
+        return [topic.name for topic in listed if self.pattern.fullmatch(topic.name)]
 
 
 async def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:

@@ -75,12 +75,12 @@ class TopicReader:
         self._start = start
         self._partitions = partitions
         self._follow = follow
-        self._takes_added = follow and partitions is None and not isinstance(start, AtOffsets)
+        self._reads_all = partitions is None and not isinstance(start, AtOffsets)
 
     async def run(self) -> None:
         """Reads until the end, or until it is cancelled."""
         async with self.fetching.running() as tasks:
-            topics = self.subscription.names or await self.subscription.partition_counts(self._connection)
+            topics = await self.subscription.present_topics(self._connection)
             begins = await gather_all(map(self._begin_of, topics), at_once=QUESTIONS_AT_ONCE)
             self._begin([begin for begin in begins if begin is not None])
             if not self._follow:
@@ -97,8 +97,9 @@ class TopicReader:
     async def _begin_of(self, topic: str) -> _Begin | None:
         """Looks up where a topic begins; None if a matched topic is gone. Raises UnknownTopic for a named one."""
         try:
-            route = await self._connection.route(topic, fresh=True)
-            if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
+            # A broker that lags may lack partitions that were just added. Only a reader that follows the topic finds them later.
+            route = await self._connection.route(topic, fresh=True, from_store=self._reads_all and not self._follow)
+            if not names_known_partitions(route, self._start, self._partitions):
                 route = await self._connection.route(topic, from_store=True)
             begin = await self._begin_in(route)
             for _ in range(FORMER_ROUTES_MAX):
@@ -151,7 +152,7 @@ class TopicReader:
         self.topic_changed(route)
 
     def topic_changed(self, route: TopicRoute) -> None:
-        if self._takes_added:
+        if self._reads_all and self._follow:
             for partition in range(route.partition_count):
                 if (route.name, partition) not in self.fetching:
                     self.fetching.read((route.name, partition), 0, was_added=True)

@@ -14,6 +14,7 @@ from gateway.proto import admin_pb2
 from gateway.proto.status import to_status
 from gateway.topics.describe import (
     PartitionDescription,
+    catch_up_with_topics,
     described_topic,
     fresh_topic,
     listed_topics,
@@ -64,6 +65,8 @@ class TopicsService:
         return described
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
+        if request.fresh:
+            await catch_up_with_topics(self._broker)
         page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
         return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 

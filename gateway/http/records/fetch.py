@@ -29,6 +29,7 @@ from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.routing.log_service import LogService
 from gateway.settings import GatewaySettings
+from gateway.topics.describe import fresh_topic
 from gateway.topics.names import LOOKUP_S, check_topic_id, naming, partition_of, topic_heard_of, topic_with
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError, UnknownTopic
 from metadata.model import TopicPartition, check_client_rack
@@ -93,6 +94,8 @@ class HttpFetch:
             raise InvalidArgument(
                 "an offset belongs to one partition", hint="Use offset=earliest or latest, timestamp or tail here."
             )
+        if limits.wait_ms is not None:  # the stream may end before this broker hears of partitions that were just added
+            topic = await fresh_topic(self._broker, topic_name)
         positions: dict[int, int] = {}
         if answer_type == EVENTS:
             topic, positions = await self._resume(request, topic, None)

@@ -9,9 +9,12 @@ from typing import Any, cast
 import pytest
 from google.rpc.status_pb2 import Status
 
+from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.fetch.service import GrpcFetch
-from gateway.grpc.services.admin import ClusterService
+from gateway.grpc.services.admin import ClusterService, TopicsService
 from gateway.grpc.services.log import GrpcLogService
+from gateway.http.records.fetch import HttpFetch
+from gateway.http.request import Query
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status, to_status
 from gateway.records.response_budget import Reservation
@@ -19,9 +22,10 @@ from gateway.routing.log_service import EpochQuestion
 from gateway.settings import GatewaySettings
 from gateway.topics.names import LOOKUP_S, topic_with
 from metadata.errors import TidelogError, Unavailable, UnknownPartition, UnknownTopic
-from metadata.model import Offset, Revision, TopicPartition
+from metadata.model import LeaderEpoch, Offset, Revision, TopicPartition
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
 from segments.read.record_lookup import Explanation
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
 from tests.kit.gateway.reported_log import topic
@@ -150,6 +154,56 @@ async def fetches(broker: Any, *, forwarded: bool = False) -> Status:
     with pytest.raises(TidelogError) as answered:
         await Fetch(broker)._fetch(request, cast(Reservation, None), broker.cluster_log, forwarded=forwarded)
     return to_status(answered.value)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("wait_ms", ["wait_ms=0", ""], ids=["ends", "goes on"])
+def test_a_stream_over_http_that_ends_by_silence_begins_with_all_partitions(
+    wait_ms: str, hears: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream without an end finds a partition that was just added later."""
+    begun: list[dict[int, int]] = []
+
+    class Stream:
+        def __init__(self, *asked: Any, **limits: Any) -> None:
+            begun.append(asked[4])
+
+        async def send(self, request: Any, *, events: bool) -> None: ...
+
+    async def bounds(partition: TopicPartition) -> Bounds:
+        return Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(1))
+
+    async def scenario() -> None:
+        world = lagging(topic(partition_count=2), hears=GROWN if hears else None)
+        world.broker.settings = GatewaySettings()  # type: ignore[misc]
+        world.broker.cluster_log = SimpleNamespace(bounds=bounds)  # type: ignore[misc]  # a double
+        fetch = HttpFetch(world.broker, InterruptibleWaits())
+        request: Any = SimpleNamespace(
+            query=lambda names: Query(wait_ms.encode(), names), accepted=lambda types: "application/x-ndjson", headers={}
+        )
+        monkeypatch.setattr("gateway.http.records.fetch.RecordStream", Stream)
+        await fetch.topic(request, "orders")
+        assert [sorted(positions) for positions in begun] == [list(range(4 if wait_ms and hears else 2))]
+        assert virtual_loop().time() <= (LOOKUP_S + 0.1 if wait_ms else 0), "the store may be out of reach"
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("hears", [True, False])
+def test_topics_are_listed_at_once_or_after_this_broker_has_heard_of_all_changes(fresh: bool, hears: bool) -> None:
+    async def scenario() -> None:
+        world = World(topic(), None)
+        if hears:
+            world.view.hears(LAG_S, topic("payments"))
+        world.broker.topic_cache = SimpleNamespace(  # type: ignore[misc,assignment]  # a double
+            topics=lambda: list(world.view.topics.values()), catch_up_with_all=world.view.catch_up_with_all
+        )
+        listed = await TopicsService(world.broker).list_topics(admin_pb2.ListTopicsRequest(fresh=fresh))
+        assert isinstance(listed, admin_pb2.ListTopicsResponse)
+        assert [each.name for each in listed.topics] == (["orders", "payments"] if fresh and hears else ["orders"])
+
+    simulated(scenario)
 
 
 Reads = Callable[..., Awaitable[Status]]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from gateway.proto import log_pb2
+from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import to_status
 from metadata.errors import NotAuthorized, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer import route_watcher
 from tidelog.consumer.fetch_state import DENIED_S
 from tidelog.consumer.route_watcher import RouteWatcher
-from tidelog.consumer.subscription import Subscription
+from tidelog.consumer.subscription import Subscription, parse_topics
 from tidelog.consumer.topic_reader import TopicReader
 from tidelog.group.positions import Offset
 from tidelog.group.start_offsets import StartOffsets
@@ -91,6 +92,40 @@ def test_a_reader_of_a_topic_that_was_deleted_learns_that() -> None:
     async def main() -> None:
         with pytest.raises(UnknownTopic):
             await reader(FirstBrokerLags(None), follow=True)._begin_of("orders")
+
+    asyncio.run(main())
+
+
+class GrowsElsewhere(FirstBrokerLags):
+    """A connection to a broker that has not heard of a partition and of a topic that are in the metadata store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._to.topics = SimpleNamespace(ListTopics=self._list_topics)
+
+    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
+        leaders = (PartitionRoute("a:9090", 1),) * (2 if from_store else 1)
+        return TopicRoute("orders", PRESENT, leaders, 1 << 20, 1 << 20, learnt_s=0.0)
+
+    async def _list_topics(self, request: admin_pb2.ListTopicsRequest, timeout: float) -> admin_pb2.ListTopicsResponse:
+        names = ["orders", "orders-new", "payments"] if request.fresh else ["orders", "payments"]
+        return admin_pb2.ListTopicsResponse(topics=[admin_pb2.Topic(name=name) for name in names])
+
+
+def test_a_reader_that_ends_reads_partitions_that_were_added_through_another_broker() -> None:
+    async def main() -> None:
+        for follow, partitions in (False, [0, 1]), (True, [0]):  # one that follows reads the others when it hears of them
+            begun = await reader(GrowsElsewhere(), follow=follow)._begin_of("orders")
+            assert begun is not None
+            assert list(begun.starts) == partitions
+
+    asyncio.run(main())
+
+
+def test_a_pattern_matches_topics_that_were_created_through_another_broker() -> None:
+    async def main() -> None:
+        connection = cast(Connection, GrowsElsewhere())
+        assert list(await parse_topics(re.compile("orders.*")).present_topics(connection)) == ["orders", "orders-new"]
 
     asyncio.run(main())
 

@@ -78,9 +78,12 @@ class StartOffsets:
         routes = await self._routes(partitions)
         wanted = [partition for partition in partitions if partition[0] in routes]
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
-        for (topic, _), found in committed.items():
-            if isinstance(found, Offset) and found.topic_id not in ("", routes[topic].topic_id):
-                raise Unavailable(f"topic {topic} was made again a moment ago")
+        for partition, found in committed.items():
+            # The fetcher reads no more of a partition that ends with an error, and these errors pass.
+            if isinstance(found, TidelogError) and (found.retryable or isinstance(found, UnknownTopic)):
+                raise Unavailable(f"what the group has committed of {shown(partition)} is not known: {found.message}") from found
+            if isinstance(found, Offset) and found.topic_id not in ("", routes[partition[0]].topic_id):
+                raise Unavailable(f"topic {partition[0]} was made again a moment ago")
         epoch_ends = await self._epoch_ends(routes, committed)
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
         ranges = await self._ranges(routes, asked if self._rules.policy is not StartPolicy.ERROR or not self._follow else [])

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from metadata.errors import TidelogError, UnknownTopic
+import pytest
+
+from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
+from tests.simulation.virtual_loop import run
 from tidelog.consumer.subscription import Subscription
 from tidelog.group.options import group_options
 from tidelog.group.positions import Offset
@@ -48,6 +51,27 @@ def member_of(cluster: Any, *topics: str) -> GroupReader:
     )
     reader._counts = dict.fromkeys(topics, 1)
     return reader
+
+
+@pytest.mark.parametrize("error", [Unavailable("the metadata store does not answer"), UnknownTopic("there is no topic orders")])
+def test_an_error_of_one_committed_offset_that_passes_does_not_end_the_partition(error: TidelogError) -> None:
+    class FailsOnce(Cluster):
+        answers = 0
+
+        async def committed(
+            self, name: str, partitions: Collection[TopicPartitionName]
+        ) -> dict[TopicPartitionName, Offset | TidelogError]:
+            self.answers += 1
+            found = await super().committed(name, partitions)
+            return {**found, ("orders", 0): error} if self.answers == 1 else found
+
+    async def main() -> None:
+        cluster = FailsOnce("orders", "payments")
+        reader = member_of(cluster, "orders", "payments")
+        await reader._begin(reader._number_assignments([("orders", 0), ("payments", 0)]))
+        assert reader.positions.all() == {("orders", 0): 5, ("payments", 0): 5}
+
+    run(main(), seed=1)
 
 
 def test_a_topic_that_is_away_when_its_partitions_begin_is_taken_again_once_it_is_back() -> None:

@@ -269,7 +269,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
     async def get_partition(topic: PlainName, partition: PartitionNumber) -> PartitionAnswer:
-        return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
+        return _partitions(await partition_states(broker, await topic_with(broker, topic, partition), [partition]))[0]
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(

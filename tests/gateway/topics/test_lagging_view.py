@@ -6,13 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
+from fastapi.routing import APIRoute
 from google.rpc.status_pb2 import Status
 
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.grpc.services.admin import ClusterService, TopicsService
 from gateway.grpc.services.log import GrpcLogService
+from gateway.http.admin.api import admin_api
 from gateway.http.records.fetch import HttpFetch
 from gateway.http.request import Query
 from gateway.proto import admin_pb2, log_pb2
@@ -154,6 +157,23 @@ async def fetches(broker: Any, *, forwarded: bool = False) -> Status:
     with pytest.raises(TidelogError) as answered:
         await Fetch(broker)._fetch(request, cast(Reservation, None), broker.cluster_log, forwarded=forwarded)
     return to_status(answered.value)
+
+
+@pytest.mark.parametrize("here", [None, topic()], ids=["made", "grown"])
+def test_a_partition_is_described_over_http_once_this_broker_has_heard_of_it(here: Topic | None) -> None:
+    async def bounds_of(partitions: Sequence[TopicPartition], wait_s: float) -> list[Bounds]:
+        return [Bounds(Offset(0), Offset(9), Offset(9), LeaderEpoch(1)) for _ in partitions]
+
+    async def scenario() -> None:
+        broker: Any = lagging(here, hears=GROWN).broker
+        broker.version, broker.leader = "1", lambda partition: None
+        broker.cluster_log = SimpleNamespace(bounds_of=bounds_of)
+        asked = "/v1/topics/{topic}/partitions/{partition}"
+        [describe] = [route.endpoint for route in admin_api(broker).routes if isinstance(route, APIRoute) and route.path == asked]
+        described = msgspec.json.decode((await describe(topic="orders", partition=3)).body)
+        assert (described["partition"], described["high_watermark"]) == (3, 9)
+
+    simulated(scenario)
 
 
 @pytest.mark.parametrize("hears", [True, False])

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from metadata.errors import KNOWN_MAX, Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic, did_you_mean
 from metadata.model import Revision, TopicId, TopicPartition, check_topic_name
@@ -39,7 +39,8 @@ FORMER_MAX = 1_000
 class _CatchingUp:
     """Holds the reads of one key from the store, which all callers that wait for them share."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Set when the read that is under way ends; None between reads.
+    ended: asyncio.Event | None = None
     waiting: int = 0
     # The turn of the last read that was answered.
     begun: int = -1
@@ -154,13 +155,21 @@ class TopicCache:
 
     async def _revision_of(self, key: str, reading: _CatchingUp, came: int, slots: AbstractAsyncContextManager[object]) -> Revision:
         """Returns the revision of the key in a read that began after the turn `came`; 0 where the key does not exist."""
-        async with reading.lock:
-            if reading.begun < came:
+        while reading.begun < came:
+            if reading.ended is not None:
+                # All callers wake together. A lock would wake one by one, and their commits would share fewer transactions.
+                await reading.ended.wait()
+                continue
+            reading.ended = ended = asyncio.Event()
+            try:
                 async with slots:
                     begun = next(self._order)
                     kept = await self._store.get(key)
                 reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
-            return reading.revision
+            finally:
+                reading.ended = None
+                ended.set()
+        return reading.revision
 
     def knows(self, partition: TopicPartition) -> bool:
         """Returns whether this cache has the partition."""

@@ -475,6 +475,44 @@ def test_those_who_catch_up_with_all_topics_at_once_share_a_read_that_begins_aft
     catching_up(test)
 
 
+def test_those_who_share_a_read_go_on_together() -> None:
+    """The commits of many groups then share a transaction."""
+
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        loop, iteration, went_on = asyncio.get_running_loop(), 0, set[int]()
+
+        def count() -> None:
+            nonlocal iteration
+            iteration += 1
+            counting[0] = loop.call_soon(count)
+
+        counting = [loop.call_soon(count)]
+        store.open.clear()
+        asked = [asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S)) for _ in range(50)]
+        for each in asked[1:]:
+            each.add_done_callback(lambda _: went_on.add(iteration))
+        await until(lambda: store.gets == 1)
+        store.open.set()
+        await asyncio.gather(*asked)
+        counting[0].cancel()
+        assert len(went_on) <= 3
+
+    catching_up(test)
+
+
+def test_a_caller_that_gives_up_while_it_reads_for_others_leaves_the_read_to_one_of_them() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        store.open.clear()
+        first, *others = [asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S)) for _ in range(3)]
+        await until(lambda: store.gets == 1)
+        first.cancel()
+        store.open.set()
+        await asyncio.gather(*others)
+        assert (first.cancelled(), store.gets) == (True, 2)
+
+    catching_up(test)
+
+
 def test_clients_that_name_many_missing_topics_do_not_hold_up_those_who_catch_up_with_all() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()

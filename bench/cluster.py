@@ -66,6 +66,10 @@ class ServedCluster:
             log.topics.create(name, partitions=partitions)
             return time.perf_counter() - started_s
 
+    def topic_id(self, name: str) -> str:
+        with connect_sync(*self.urls) as log:
+            return log.topics.describe(name).id
+
 
 @contextmanager
 def cluster(

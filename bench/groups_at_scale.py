@@ -70,6 +70,7 @@ class Watched:
 
 def watch_groups(run: Run, served: ServedCluster, *, commits: bool) -> Watched:
     served.create_topic(TOPIC, 1)
+    topic_id = served.topic_id(TOPIC)
     time.sleep(SETTLE_S)
     client = psutil.Process(run.client.run(os.getpid))
     before, cpu_s, started_s = served.etcd.requests(), served.cpu_seconds(), time.monotonic()
@@ -84,6 +85,7 @@ def watch_groups(run: Run, served: ServedCluster, *, commits: bool) -> Watched:
             live_in_groups,
             addresses,
             TOPIC,
+            topic_id,
             run.groups,
             every_s=run.heartbeat_every_s,
             commits=commits,

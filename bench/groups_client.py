@@ -132,7 +132,15 @@ _Connections = Mapping[str, Sequence[UnaryConnection]]
 
 
 def live_in_groups(
-    addresses: Sequence[str], topic: str, groups: int, *, every_s: float, commits: bool, ready: Until, until: Until
+    addresses: Sequence[str],
+    topic: str,
+    topic_id: str,
+    groups: int,
+    *,
+    every_s: float,
+    commits: bool,
+    ready: Until,
+    until: Until,
 ) -> Lived:
     """Joins so many groups, one member each, which heartbeats; and, from when all have joined (`ready`), commits partition 0."""
     benchmark = os.getppid()
@@ -143,7 +151,7 @@ def live_in_groups(
         async with _connected(addresses) as brokers:
 
             async def join(number: int) -> None:
-                members[number] = await _joined(f"group-{number:05}", number, brokers, topic)
+                members[number] = await _joined(f"group-{number:05}", number, brokers, topic, topic_id)
 
             async with _by_the_clock(members, JOINING_EVERY_S, _Made(), _Member.beat):
                 started_s = time.monotonic()
@@ -252,7 +260,7 @@ async def _give_up(connections: Sequence[UnaryConnection]) -> None:
             connection.give_up()
 
 
-async def _joined(group: str, number: int, brokers: _Connections, topic: str) -> _Member:
+async def _joined(group: str, number: int, brokers: _Connections, topic: str, topic_id: str) -> _Member:
     """Raises CallRefused. Then no member is left behind, or the next attempt would wait for it."""
     asked = list(brokers.values())[number % len(brokers)][number % CONNECTIONS]
     named = groups_pb2.FindCoordinatorRequest(group=group).SerializeToString()
@@ -278,6 +286,7 @@ async def _joined(group: str, number: int, brokers: _Connections, topic: str) ->
             await coordinator.asked(_LEAVE, leaving.SerializeToString())
         raise
     heartbeat = groups_pb2.HeartbeatRequest(group=group, member_id=member_id, generation=generation)
-    offset = groups_pb2.CommittedOffset(topic=topic, partition=0, offset=0)
+    # With the id, as the SDK: a commit by name alone costs the broker a read of etcd.
+    offset = groups_pb2.CommittedOffset(topic=topic, topic_id=topic_id, partition=0, offset=0)
     commit = groups_pb2.OffsetCommitRequest(group=group, member_id=member_id, generation=generation, offsets=[offset])
     return _Member(coordinator, heartbeat.SerializeToString(), commit)

@@ -174,7 +174,7 @@ class CoordinatorLease:
             except (TidelogError, TimeoutError) as error:
                 log.info("view not proven by the metadata store: %s; asking other brokers", error or "no answer")
                 return self._proven(await self._as_others_see_it())
-            # A watch that lags may still bring brokers that have left meanwhile. They take groups from this one, and give it none.
+            # A late watch may still bring brokers that have left meanwhile. Such a broker can only make this one give up groups.
             if registered == self._seen.revisions:
                 return self._proven(asked_s)
             await asyncio.sleep(CATCH_UP_S)

@@ -133,11 +133,15 @@ class GroupRouter:
 
     def heartbeat_at_once(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> bool:
         """Takes a heartbeat as `heartbeat` does, and returns True. False, without any effect, if that has to wait."""
-        return self._coordinators.here(name) and self._here.heartbeat_at_once(name, member_id, instance_id, generation)
+        return self._is_here(name) and self._here.heartbeat_at_once(name, member_id, instance_id, generation)
 
     def beat_at_once(self, name: str, request: Heartbeat) -> Beat | None:
         """Takes a heartbeat of KIP-848 as `beat` does. None, without any effect, if that has to wait."""
-        return self._here.beat_at_once(name, request) if self._coordinators.here(name) else None
+        return self._here.beat_at_once(name, request) if self._is_here(name) else None
+
+    def _is_here(self, name: str) -> bool:
+        """Returns whether the group is loaded and coordinated here. Only a loaded name was checked, and may be remembered."""
+        return self._here.is_loaded(name) and self._coordinators.here(name)
 
     async def beat(self, name: str, request: Heartbeat) -> Beat:
         """Takes a heartbeat of a member of KIP-848, as GroupCoordinator.beat."""

@@ -471,7 +471,7 @@ def _decided(request: _Request, batch: _Batch, outcome: Outcome) -> Outcome:
     refused_batches = request.connection.refused_batches
     if refused_batches is not None and batch.checked is not None and batch.checked.header.producer_id >= 0:
         named, partition, header = _name_of(request, batch), batch.topic_partition.partition, batch.checked.header
-        refused_batches.appended(SentBatch(named, partition, header.producer_id, header.base_sequence))
+        refused_batches.appended(SentBatch(named, partition, header.producer_id, header.producer_epoch, header.base_sequence))
     return outcome
 
 
@@ -488,7 +488,7 @@ def _refused(request: _Request, topic: str, partition: int, header: BatchHeader 
     if connection.refused_batches is None:
         connection.refused_batches = RefusedBatches()
     return connection.refused_batches.refused(
-        SentBatch(topic, partition, header.producer_id, header.base_sequence),
+        SentBatch(topic, partition, header.producer_id, header.producer_epoch, header.base_sequence),
         error,
         is_retried=produce_code(error, request.header.api_version) in RETRIED_BY_PRODUCERS,
         now_s=asyncio.get_running_loop().time(),

@@ -215,7 +215,8 @@ async def why_made_again(broker: AppendLimits, name: str, former: TopicId, deadl
     """Returns the error, a retryable one, of a request by name that was refused since its topic is `former`, which was deleted and
     made again: the client can't know that. Returns None where no other topic has the name.
 
-    It is for writes, and for reads from a place of the log that the client names. An offset that it names belongs to the former.
+    It is for writes, and for reads from the start, the end or a time. An offset that a client names belongs to the former topic, so
+    such a request must fail.
     """
     try:
         present = await target_caught_up(broker, name, deadline)
@@ -226,7 +227,7 @@ async def why_made_again(broker: AppendLimits, name: str, former: TopicId, deadl
     if present.topic.id == former:
         return None
     return NoLeader(
-        f"topic {name} was deleted and made again; this broker had not heard of that, and wrote and read nothing of it",
+        f"topic {name} was deleted and made again; this broker had not heard of that; nothing was written or read",
         hint="Retry with back-off.",
     )
 

@@ -19,47 +19,67 @@ from metadata.errors import OutOfOrderSequence, TidelogError, UnknownProducer
 COVERED_S: Final = 10.0
 # Partitions and producers of one connection that are remembered, those that were refused last.
 REMEMBERED_MAX: Final = 1_000
+# Longer names are of no topic.
+TOPIC_CHARACTERS_MAX: Final = 249
 _SEQUENCES: Final = 1 << 31
 
 
 class SentBatch(NamedTuple):
     """Identifies a batch of an idempotent producer."""
 
-    # The name or the id, whichever the client's requests have: a broker refuses topics that it does not know by the other.
+    # The topic's name or id, as the request has it. The other one is not known for an unknown topic.
     topic: str
     partition: int
     producer_id: int
+    producer_epoch: int
     base_sequence: int
+
+
+class _Refusal(NamedTuple):
+    """Describes the refused batches of one partition and producer that were not appended since."""
+
+    first: int
+    last: int
+    error: TidelogError
+    # Of the last one.
+    at_s: float
 
 
 class RefusedBatches:
     """Remembers the refused batches of the producers of one connection, one for each partition and producer.
 
-    A refusal is noted once, when it is known: later batches are decided before the request of the refused one is answered.
+    A refusal is noted as soon as it is known. Its request may be answered later than those of the batches behind it.
     """
 
     def __init__(self) -> None:
-        self._refused: dict[tuple[object, ...], tuple[int, TidelogError, float]] = {}
+        self._refused: dict[tuple[object, ...], _Refusal] = {}
 
     def appended(self, batch: SentBatch) -> None:
         """Notes a batch that is appended, which may be in front of one that was refused before."""
-        first = self._refused.get(batch[:3])
-        if first is not None and not _is_behind(first[0], batch.base_sequence):
-            del self._refused[batch[:3]]
+        key, sequence = batch[:-1], batch.base_sequence
+        refusal = self._refused.get(key)
+        if refusal is None or _is_behind(refusal.first, sequence):
+            return
+        if _is_behind(refusal.last, sequence):  # refused while the repeat of the first one was under way
+            self._refused[key] = refusal._replace(first=sequence)
+        else:
+            del self._refused[key]
 
     def refused(self, batch: SentBatch, error: TidelogError, *, is_retried: bool, now_s: float) -> TidelogError:
         """Returns the error to answer with. `is_retried`: clients send a batch again after this error."""
-        first = self._refused.get(batch[:3])
+        key, sequence = batch[:-1], batch.base_sequence
+        refusal = self._refused.get(key)
         if type(error) in {OutOfOrderSequence, UnknownProducer}:
-            if first is None or now_s - first[2] > COVERED_S or not _is_behind(batch.base_sequence, first[0]):
+            if refusal is None or now_s - refusal.at_s > COVERED_S or not _is_behind(sequence, refusal.first):
                 return error
-            return first[1]
-        if is_retried:
-            base_sequence = batch.base_sequence
-            if first is not None and _is_behind(base_sequence, first[0]):
-                base_sequence = first[0]
-            self._refused.pop(batch[:3], None)  # the newest stay
-            self._refused[batch[:3]] = base_sequence, error.with_traceback(None), now_s
+            return refusal.error
+        if is_retried and len(batch.topic) <= TOPIC_CHARACTERS_MAX:
+            first = last = sequence
+            if refusal is not None:
+                first = refusal.first if _is_behind(sequence, refusal.first) else sequence
+                last = refusal.last if _is_behind(refusal.last, sequence) else sequence
+            self._refused.pop(key, None)  # the newest stay
+            self._refused[key] = _Refusal(first, last, error.with_traceback(None), now_s)
             if len(self._refused) > REMEMBERED_MAX:
                 del self._refused[next(iter(self._refused))]
         return error

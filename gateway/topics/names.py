@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
 from gateway.concurrency.offload import LoopYielder
+from gateway.telemetry.request_context import remaining_s
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicPartition, check_topic_name
@@ -168,7 +169,7 @@ async def catch_up_to_commit(broker: TopicLookup) -> None:
     commit corrects the last one. Concurrent commits share a read of the metadata store. Raises Unavailable if the view does not
     catch up in time.
     """
-    await broker.topic_cache.catch_up_with_all(timeout_s=COMMIT_CATCH_UP_S)
+    await broker.topic_cache.catch_up_with_all(timeout_s=min(COMMIT_CATCH_UP_S, remaining_s()))
 
 
 async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:

@@ -37,15 +37,13 @@ FORMER_MAX = 1_000
 
 @dataclass(slots=True)
 class _CatchingUp:
-    """Holds the reads of one key from the store, which all callers that wait for them share."""
+    """Holds the read of one key from the store, which all callers that wait for it share."""
 
-    # Set when the read that is under way ends; None between reads.
-    ended: asyncio.Event | None = None
+    # Returns the key's revision, 0 where it does not exist, or why that is not known. None between reads.
+    read: asyncio.Task[Revision | TidelogError] | None = None
+    # The turn in which the read was sent; None before that.
+    sent: int | None = None
     waiting: int = 0
-    # The turn of the last read that was answered.
-    begun: int = -1
-    # The key's revision in that read; 0 where it did not exist.
-    revision: Revision = ABSENT
 
 
 class TopicCache:
@@ -71,6 +69,7 @@ class TopicCache:
         self._store = store
         self._catching_up: dict[str, _CatchingUp] = {}
         self._catching_up_with_all = _CatchingUp()
+        self._under_way: set[asyncio.Task[Revision | TidelogError]] = set()
         self._order = itertools.count()
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._watched = RangeWatch(store, self._layout.topics, replace=self._replace, apply=self._apply)
@@ -154,22 +153,33 @@ class TopicCache:
             raise Unavailable("whether topics have changed is unknown: no answer of the metadata store in time") from None
 
     async def _revision_of(self, key: str, reading: _CatchingUp, came: int, slots: AbstractAsyncContextManager[object]) -> Revision:
-        """Returns the revision of the key in a read that began after the turn `came`; 0 where the key does not exist."""
-        while reading.begun < came:
-            if reading.ended is not None:
-                # All callers wake together. A lock would wake one by one, and their commits would share fewer transactions.
-                await reading.ended.wait()
-                continue
-            reading.ended = ended = asyncio.Event()
-            try:
-                async with slots:
-                    begun = next(self._order)
-                    kept = await self._store.get(key)
-                reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
-            finally:
-                reading.ended = None
-                ended.set()
-        return reading.revision
+        """Returns the revision of the key in a read that is sent after the turn `came`; 0 where the key does not exist.
+
+        The read is a task of its own. No caller that gives up ends it for the others, whose own time may be short by then.
+        """
+        while (read := reading.read) is not None and reading.sent is not None and reading.sent < came:
+            await asyncio.wait((read,))
+        if read is None:
+            reading.read = read = asyncio.get_running_loop().create_task(self._read_revision(key, reading, slots))
+            self._under_way.add(read)
+            read.add_done_callback(self._under_way.discard)
+        found = await asyncio.shield(read)
+        if isinstance(found, TidelogError):
+            raise found.with_traceback(None)
+        return found
+
+    async def _read_revision(
+        self, key: str, reading: _CatchingUp, slots: AbstractAsyncContextManager[object]
+    ) -> Revision | TidelogError:
+        try:
+            async with slots:
+                reading.sent = next(self._order)
+                kept = await self._store.get(key)
+        except TidelogError as error:
+            return error
+        finally:
+            reading.read = reading.sent = None
+        return kept.mod_revision if kept is not None else ABSENT
 
     def knows(self, partition: TopicPartition) -> bool:
         """Returns whether this cache has the partition."""

@@ -397,7 +397,7 @@ class Connection:
                     f"{to.address} has not heard yet that topic {name} was deleted and made again", address=to.address
                 )
             if (before := self._known_route(name, known_since_s)) is not None and is_shrunk(before, found):
-                raise Unavailable(f"{to.address} has not heard yet of all partitions of topic {name}", address=to.address)
+                raise UnknownLeaderEpoch(f"{to.address} has not heard yet of all partitions of topic {name}", address=to.address)
             return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:

@@ -179,7 +179,7 @@ class GroupsService:
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(asked.group, MemberId(asked.member_id), asked.member_epoch)
             stored_offsets: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
-            if not asked.of_unknown_topics:  # whose names the broker that asks finds out
+            if not asked.of_unknown_topics:  # the broker that forwards this looks up the names
                 await catch_up_with_names(self._broker, stored_offsets)
             found = (
                 await self._asked_for(asked.topics, stored_offsets)

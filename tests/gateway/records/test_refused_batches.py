@@ -28,9 +28,10 @@ def reported(
     topic: str = "orders",
     partition: int = P0,
     producer: int = PRODUCER,
+    epoch: int = 0,
     now_s: float = 0.0,
 ) -> TidelogError | str:
-    batch = SentBatch(topic, partition, producer, sequence)
+    batch = SentBatch(topic, partition, producer, epoch, sequence)
     if isinstance(outcome, TidelogError):
         return batches.refused(batch, outcome, is_retried=outcome.retryable, now_s=now_s)
     batches.appended(batch)
@@ -56,6 +57,22 @@ def test_batches_stay_covered_when_one_in_front_of_the_refused_one_is_appended_a
     assert reported(batches, 9, GAP) is GAP
 
 
+def test_a_batch_that_was_refused_while_the_repeat_of_the_first_was_under_way_covers_those_behind_it() -> None:
+    batches = RefusedBatches()
+    reported(batches, 7, REFUSED)
+    reported(batches, 8, REFUSED)
+    assert reported(batches, 7, "appended") == "appended"
+    assert reported(batches, 10, GAP) is REFUSED
+    assert reported(batches, 8, "appended") == "appended"
+    assert reported(batches, 10, GAP) is GAP
+
+
+def test_a_name_that_no_topic_can_have_is_not_kept() -> None:
+    batches = RefusedBatches()
+    reported(batches, 7, REFUSED, topic="x" * 250)
+    assert reported(batches, 8, GAP, topic="x" * 250) is GAP
+
+
 def test_the_first_of_several_refused_batches_covers_all_behind_it() -> None:
     batches = RefusedBatches()
     later = NoLeader("still not led")
@@ -77,6 +94,7 @@ def test_no_other_partition_producer_or_earlier_batch_is_covered_and_none_for_lo
     assert reported(batches, 8, GAP, topic="payments") is GAP
     assert reported(batches, 8, GAP, partition=P1) is GAP
     assert reported(batches, 8, GAP, producer=OTHER) is GAP
+    assert reported(batches, 8, GAP, epoch=1) is GAP
     assert reported(batches, 7, GAP) is GAP
     assert reported(batches, 6, GAP) is GAP
     assert reported(batches, 8, GAP, now_s=COVERED_S + 0.1) is GAP

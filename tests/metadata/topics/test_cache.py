@@ -397,12 +397,14 @@ class CountedGets(FaultyStore):
         self.open = asyncio.Event()
         self.open.set()
         self.gets = self.at_once = self.at_once_peak = 0
+        self.slow_s = 0.0
 
     async def get(self, key: str) -> KeyValue | None:
         self.gets += 1
         self.at_once += 1
         self.at_once_peak = max(self.at_once, self.at_once_peak)
         found = await super().get(key)
+        await asyncio.sleep(self.slow_s)
         await self.open.wait()
         self.at_once -= 1
         return found
@@ -500,7 +502,7 @@ def test_those_who_share_a_read_go_on_together() -> None:
     catching_up(test)
 
 
-def test_a_caller_that_gives_up_while_it_reads_for_others_leaves_the_read_to_one_of_them() -> None:
+def test_a_caller_that_gives_up_does_not_end_the_read_of_others() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()
         first, *others = [asyncio.ensure_future(cache.catch_up_with_all(timeout_s=PATIENCE_S)) for _ in range(3)]
@@ -508,7 +510,51 @@ def test_a_caller_that_gives_up_while_it_reads_for_others_leaves_the_read_to_one
         first.cancel()
         store.open.set()
         await asyncio.gather(*others)
-        assert (first.cancelled(), store.gets) == (True, 2)
+        assert (first.cancelled(), store.gets) == (True, 1)
+
+    catching_up(test)
+
+
+def test_after_a_stall_callers_catch_up_though_reads_take_almost_as_long_as_each_of_them_waits() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        answered, refused = 0, 0
+
+        async def ask() -> None:
+            nonlocal answered, refused
+            try:
+                await cache.catch_up_with_all(timeout_s=0.5)
+                answered += 1
+            except Unavailable:
+                refused += 1
+
+        async def steady(seconds: float) -> None:
+            for _ in range(round(seconds * 50)):
+                asked.append(asyncio.ensure_future(ask()))
+                await asyncio.sleep(0.02)
+
+        asked: list[asyncio.Future[None]] = []
+        store.open.clear()
+        await steady(1.0)
+        assert (answered, store.gets) == (0, 1)
+        store.open.set()
+        store.slow_s = 0.2
+        answered = refused = 0
+        await steady(3.0)
+        await asyncio.gather(*asked)
+        assert answered > 4 * refused
+
+    catching_up(test)
+
+
+def test_a_read_that_fails_fails_for_all_who_share_it() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        store.down = unavailable()
+        asked = [cache.catch_up_with_all(timeout_s=PATIENCE_S) for _ in range(50)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {Unavailable}
+        assert store.gets == 1
+        store.down = None
+        await cache.catch_up_with_all(timeout_s=PATIENCE_S)
 
     catching_up(test)
 

@@ -155,7 +155,7 @@ class TopicCache:
     async def _revision_of(self, key: str, reading: _CatchingUp, came: int, slots: AbstractAsyncContextManager[object]) -> Revision:
         """Returns the revision of the key in a read that is sent after the turn `came`; 0 where the key does not exist.
 
-        The read is a task of its own. No caller that gives up ends it for the others, whose own time may be short by then.
+        The read is a task of its own: a caller that gives up does not end it for the others.
         """
         while (read := reading.read) is not None and reading.sent is not None and reading.sent < came:
             await asyncio.wait((read,))

@@ -515,6 +515,7 @@ def test_a_caller_that_gives_up_does_not_end_the_read_of_others() -> None:
     catching_up(test)
 
 
+@pytest.mark.slow  # seconds of steady calls
 def test_after_a_stall_callers_catch_up_though_reads_take_almost_as_long_as_each_of_them_waits() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         answered, refused = 0, 0

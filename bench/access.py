@@ -1,4 +1,4 @@
-"""What authentication and ACLs cost: produce with an API key and a hundred ACLs, beside the same without authentication.
+"""Measures what authentication and ACLs cost a produce: with an API key and a hundred ACLs, and without authentication.
 
 The two brokers take turns, so that what the machine does meanwhile meets both alike. What counts is the broker's CPU for a request:
 where a broker is the bottleneck, its throughput is one over that; rates of a client on the same cores are noise beside it.

@@ -1,4 +1,4 @@
-"""What is read of a bucket in a directory, by any process. The kernel reports (inotify) each file that is closed after it was
+"""Counts the reads of a bucket in a directory by any process. The kernel reports (inotify) each file that is closed after it was
 opened for reading, and each directory that was listed. It reports once where the same file is read twice with nothing between.
 """
 

@@ -56,7 +56,7 @@ class History(NamedTuple):
 def compacted_history(
     run: Run, name: str, *, partitions: int, megabytes: float, flags: tuple[str, ...], on_s3: bool = False
 ) -> Iterator[History]:
-    """So many megabytes of values, or a little more, compacted; the broker was restarted since then."""
+    """Yields a broker that was restarted after at least `megabytes` of values had been compacted."""
     requests = [produce_request(TOPIC, _record_batch(seed), range(seed % partitions, seed % partitions + 1)) for seed in range(16)]
     with broker(run, name, flags=(*flags, *_AT_ONCE), on_s3=on_s3) as served:
         served.create_topic(TOPIC, partitions)

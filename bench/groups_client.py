@@ -170,7 +170,7 @@ def live_in_groups(
 
 
 def beat_at(addresses: Sequence[str], groups: int, *, every_s: float, seconds: float) -> Calls:
-    """The same heartbeats at the same pace, in turn to each address, whichever broker answers there."""
+    """Sends heartbeats at a steady pace to each address in turn. They need no members: any server may answer."""
 
     async def run() -> Calls:
         made = _Made()

@@ -1,4 +1,4 @@
-"""What a broker with its compactor asks of the bucket while no client sends a request, with few partitions and with very many.
+"""Counts the requests of an idle broker and its compactor to the bucket, with few partitions and with very many.
 
 The broker is whole, in this process, with its default settings; the bucket is in memory and counts what it is asked. Some records
 are written and compacted before, so that there is something to look at.

@@ -1,4 +1,4 @@
-"""What a load generator gets, what it returns, and the process that it runs in. Clients never share a process with a server.
+"""Runs load generators in a process of their own, so that clients never share one with a server, and defines their results.
 
 Invariant: a rate counts what was acknowledged, from the first byte sent to the last acknowledgement, so a run can't look faster by
 leaving work in flight.

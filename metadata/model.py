@@ -26,7 +26,8 @@ Revision = NewType("Revision", int)
 NO_PRODUCER = ProducerId(-1)
 PARTITIONS_MAX = 100_000
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+TOPIC_NAME_CHARACTERS_MAX: Final = 249
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_NAME_CHARACTERS_MAX}}}", re.ASCII)
 
 
 class TopicPartition(NamedTuple):

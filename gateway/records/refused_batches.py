@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from metadata.errors import OutOfOrderSequence, TidelogError, UnknownProducer
+from metadata.model import TOPIC_NAME_CHARACTERS_MAX
 
 # A client that sends again does so within this time. One that has given the first batch up must hear of the gap.
 COVERED_S: Final = 10.0
 # Partitions and producers of one connection that are remembered, those that were refused last.
 REMEMBERED_MAX: Final = 1_000
-# Longer names are of no topic.
-TOPIC_CHARACTERS_MAX: Final = 249
 _SEQUENCES: Final = 1 << 31
 
 
@@ -73,7 +72,7 @@ class RefusedBatches:
             if refusal is None or now_s - refusal.at_s > COVERED_S or not _is_behind(sequence, refusal.first):
                 return error
             return refusal.error
-        if is_retried and len(batch.topic) <= TOPIC_CHARACTERS_MAX:
+        if is_retried and len(batch.topic) <= TOPIC_NAME_CHARACTERS_MAX:  # a longer name is of no topic
             first = last = sequence
             if refusal is not None:
                 first = refusal.first if _is_behind(sequence, refusal.first) else sequence

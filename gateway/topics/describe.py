@@ -78,13 +78,6 @@ async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
     return topic
 
 
-async def catch_up_with_topics(broker: TopicLookup) -> None:
-    """Waits until this broker's view has each change of a topic that was made through other brokers before the call. Without an
-    answer of the metadata store it returns with the view as it is."""
-    with suppress(Unavailable):
-        await broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
-
-
 def listed_topics(broker: TopicLookup, *, page_size: int, page_token: str) -> TopicPage:
     """Lists a page of the topics that the caller may see, as Topics.list; a topic with an unreadable value keeps its last readable
     one."""

@@ -149,9 +149,9 @@ async def has_caught_up_with(broker: TopicLookup, partitions: Collection[TopicPa
 async def catch_up_with_names(
     broker: TopicLookup, committed: Collection[TopicPartition] = (), *, timeout_s: float = LOOKUP_S
 ) -> None:
-    """Waits until this broker's view has each change of a topic, before committed offsets are answered by names.
+    """Waits until this broker's view has each change of a topic, before an answer by names.
 
-    It may have a deleted topic of a name that was used again. Offsets of that one mean nothing in the new one.
+    It may lack a topic, or have a deleted one whose name was used again. Offsets committed for that one mean nothing in the new.
 
     Where the metadata store does not answer in time, the view decides as it is, so that groups go on. Then this raises Unavailable
     if the view lacks one of `committed`.
@@ -159,7 +159,8 @@ async def catch_up_with_names(
     try:
         await broker.topic_cache.catch_up_with_all(timeout_s=timeout_s)
     except Unavailable:
-        await broker.topic_cache.hear_of(committed, timeout_s=0)
+        if committed:
+            await broker.topic_cache.hear_of(committed, timeout_s=0)
 
 
 async def catch_up_to_commit(broker: TopicLookup) -> None:

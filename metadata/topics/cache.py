@@ -128,6 +128,8 @@ class TopicCache:
             reading.waiting -= 1
             if not reading.waiting:
                 del self._catching_up[name]
+                if reading.read is not None:  # else reads of names that clients make up would queue while the store is silent
+                    reading.read.cancel()
 
     async def hear_of(self, partitions: Iterable[TopicPartition], *, timeout_s: float) -> None:
         """Returns when this cache knows each of these partitions that existed at the time of the call. It reads the store once,

@@ -103,7 +103,7 @@ def _consumer(log: Client, member: str, caller: _Caller, *, auto_commit: bool) -
 
 
 def drop(consumer: GroupConsumer) -> None:
-    """As if its process were gone: it commits nothing, sends its group nothing, and the group waits for its session to end."""
+    """Stops a member as if its process were gone: without a commit, and without a message to its group."""
     if consumer._task is not None:
         consumer._task.cancel()
 

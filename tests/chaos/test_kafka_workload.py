@@ -1,4 +1,4 @@
-"""What the Kafka clients of a chaos run write down of the answers of librdkafka."""
+"""Tests how the Kafka clients of a chaos run record the answers of librdkafka."""
 
 from __future__ import annotations
 

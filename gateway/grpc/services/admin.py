@@ -14,14 +14,13 @@ from gateway.proto import admin_pb2
 from gateway.proto.status import to_status
 from gateway.topics.describe import (
     PartitionDescription,
-    catch_up_with_topics,
     described_topic,
     fresh_topic,
     listed_topics,
     partition_leaders,
     partition_states,
 )
-from gateway.topics.names import naming, partition_of, topic_with
+from gateway.topics.names import catch_up_with_names, naming, partition_of, topic_with
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -66,7 +65,7 @@ class TopicsService:
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
         if request.fresh:
-            await catch_up_with_topics(self._broker)
+            await catch_up_with_names(self._broker)
         page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
         return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 

@@ -581,6 +581,17 @@ def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> Non
     catching_up(test)
 
 
+def test_reads_of_names_that_no_caller_waits_for_any_more_do_not_queue_while_the_store_is_silent() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        store.open.clear()
+        asked = [cache.catch_up(f"missing-{number}", timeout_s=0.01) for number in range(10 * READS_AT_ONCE)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {Unavailable}
+        await until(lambda: not cache._under_way)
+
+    catching_up(test)
+
+
 def test_who_can_t_catch_up_is_to_ask_again() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()

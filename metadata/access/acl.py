@@ -24,13 +24,17 @@ The value of /{cluster}/acls/{acl_id}, JSON in UTF-8, one binding:
     {"format_version":1,"principal":"billing","effect":"allow","operation":"read","resource":"topic","name":"orders",
      "pattern":"literal"}
 
-The id of a binding is the digest of its fields. Invariant: adding the same binding twice changes nothing.
+The id of a binding is the digest of its fields. A newer version may store bindings, and scopes of API keys, of operations that this
+one does not know. Such an allowance and such a scope allow nothing. Such a denial denies every operation on what it covers, since
+the operation may be a part of any other.
+
+Invariants: adding the same binding twice changes nothing. A binding that is not understood as a whole never allows anything.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final, Literal, get_args
 
@@ -45,6 +49,9 @@ ResourceKind = Literal["topic", "group", "cluster"]
 Pattern = Literal["literal", "prefix"]
 Effect = Literal["allow", "deny"]
 
+OPERATIONS: Final = frozenset(get_args(Operation))
+# Bound on the name of an operation that a newer version has stored.
+OPERATION_CHARACTERS_MAX: Final = 60
 FORMAT_VERSION: Final = 1
 EVERYONE: Final = "*"
 EVERY_NAME: Final = "*"
@@ -69,7 +76,8 @@ _ALLOWS: Final[dict[str, frozenset[str]]] = {
 class Scope(msgspec.Struct, frozen=True):
     """Narrows an API key to one operation on a resource."""
 
-    operation: Operation
+    # One of OPERATIONS, or one that only a newer version knows.
+    operation: str
     resource: ResourceKind
     name: str = EVERY_NAME
     pattern: Pattern = "literal"
@@ -79,7 +87,8 @@ class Acl(msgspec.Struct, frozen=True, kw_only=True):
     """Allows or denies one principal an operation on a resource."""
 
     principal: str
-    operation: Operation
+    # One of OPERATIONS, or one that only a newer version knows.
+    operation: str
     resource: ResourceKind
     name: str = EVERY_NAME
     pattern: Pattern = "literal"
@@ -110,23 +119,39 @@ def _because(name: str) -> str:
 
 def check_acl(acl: Acl) -> Acl:
     """Returns the binding as it is stored. Raises InvalidArgument."""
+    return _checked_acl(acl, check_scope)
+
+
+def _checked_acl(acl: Acl, check: Callable[[Scope], Scope]) -> Acl:
     if acl.principal != EVERYONE:
         check_principal(acl.principal)
     if acl.effect not in get_args(Effect):
         raise InvalidArgument(f"{acl.effect[:60]!r} is no effect", hint="Use allow or deny.", field="effect")
-    checked = check_scope(Scope(acl.operation, acl.resource, acl.name, acl.pattern))
+    checked = check(Scope(acl.operation, acl.resource, acl.name, acl.pattern))
     return msgspec.structs.replace(acl, name=checked.name, pattern=checked.pattern)
 
 
 def check_scope(scope: Scope) -> Scope:
     """Returns the scope; one of the cluster gets the cluster's name. Raises InvalidArgument."""
-    for value, of, field in (
-        (scope.operation, Operation, "operation"),
-        (scope.resource, ResourceKind, "resource"),
-        (scope.pattern, Pattern, "pattern"),
-    ):
-        if value not in get_args(of):
-            raise InvalidArgument(f"{value[:60]!r} is no {field}", hint=f"Use {', '.join(get_args(of))}.", field=field)
+    _check_choice(scope.operation, Operation, "operation")
+    return _checked_resource(scope)
+
+
+def check_stored_scope(scope: Scope) -> Scope:
+    """Returns the scope as check_scope; its operation may be one that only a newer version knows. Raises InvalidArgument."""
+    if not 1 <= len(scope.operation) <= OPERATION_CHARACTERS_MAX or not scope.operation.isprintable():
+        raise InvalidArgument(f"{scope.operation[:60]!r} is no operation", field="operation")
+    return _checked_resource(scope)
+
+
+def _check_choice(value: str, of: object, field: str) -> None:
+    if value not in get_args(of):
+        raise InvalidArgument(f"{value[:60]!r} is no {field}", hint=f"Use {', '.join(get_args(of))}.", field=field)
+
+
+def _checked_resource(scope: Scope) -> Scope:
+    _check_choice(scope.resource, ResourceKind, "resource")
+    _check_choice(scope.pattern, Pattern, "pattern")
     if scope.resource == "cluster":
         if scope.name not in {EVERY_NAME, CLUSTER_NAME, ""} or scope.pattern != "literal":
             raise InvalidArgument("there is one cluster: it has no name here", hint="Leave the name out.", field="name")
@@ -210,7 +235,8 @@ def _allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
 
 
 def _denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
-    return acl.effect == "deny" and acl.operation in {operation, "all"} and acl.resource == resource and _covers(acl, name)
+    is_concerned = acl.operation in {operation, "all"} or acl.operation not in OPERATIONS
+    return acl.effect == "deny" and is_concerned and acl.resource == resource and _covers(acl, name)
 
 
 def _covers(acl: Acl, name: str) -> bool:
@@ -229,10 +255,11 @@ def encode_acl(acl: Acl) -> bytes:
 def decode_acl(kept: KeyValue) -> Acl:
     """Decodes a stored binding. Raises Corrupt, naming the key, where the value is not what this module writes.
 
-    A binding of a newer format version is Corrupt too: a denial that is only half understood would allow.
+    The operation may be one that only a newer version knows. A binding of a newer format version is Corrupt too: a denial that is
+    only half understood would allow.
     """
     try:
-        acl = check_acl(_decoder.decode(kept.value))
+        acl = _checked_acl(_decoder.decode(kept.value), check_stored_scope)
         if not kept.key.endswith(f"/{acl.acl_id}") or acl.format_version > FORMAT_VERSION:
             raise InvalidArgument("it is another's, or of a newer version")
     except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metadata.access.acl import Scope, check_principal, check_scope
+from metadata.access.acl import Scope, check_principal, check_scope, check_stored_scope
 from metadata.access.scram import (
     ITERATIONS_MIN,
     MECHANISMS,
@@ -196,7 +196,10 @@ def encode_key(key: ApiKey) -> bytes:
 
 
 def decode_key(kept: KeyValue) -> ApiKey:
-    """Decodes a stored key. Raises Corrupt, naming the key of the store, and Rejected for a newer format version."""
+    """Decodes a stored key. Raises Corrupt, naming the key of the store, and Rejected for a newer format version.
+
+    A scope of an operation that only a newer version knows stays, so that the key is never wider than it was made.
+    """
     try:
         key = _decoder.decode(kept.value)
         check_key_id(key.key_id)
@@ -204,7 +207,7 @@ def decode_key(kept: KeyValue) -> ApiKey:
         if not kept.key.endswith(f"/{key.key_id}") or not _DIGEST.fullmatch(key.secret_sha256):
             raise InvalidArgument("it is another's, or has no digest")
         for scope in key.scopes:
-            check_scope(scope)
+            check_stored_scope(scope)
         for credential in key.scram:
             check_scram_credential(credential)
     except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:

@@ -8,21 +8,24 @@ the view holds for `age_s_max`: another broker may have revoked a key or a right
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Literal
 
-from metadata.access.acl import EVERYONE, Acl, Rights, decode_acl
+from metadata.access.acl import EVERYONE, OPERATIONS, Acl, Rights, decode_acl
 from metadata.access.api_key import ApiKey, decode_key
 from metadata.access.quota import Quota, decode_quota, quoted_principal
 from metadata.access.scram import ScramUser, decode_scram_user
 from metadata.errors import Unavailable
 from metadata.model import Revision
-from metadata.store.interface import MetadataStore
+from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RangeWatch, RecordWatch
 from metadata.store.view_proof import ViewProof
 
 RecordKind = Literal["key", "acl", "quota", "scram user"]
+
+log = logging.getLogger(__name__)
 
 
 class AccessCache:
@@ -35,7 +38,7 @@ class AccessCache:
         self.version = 0
         self._subscribers: list[Callable[[], None]] = []
         self._keys = RecordWatch(store, layout.api_keys, decode_key, self._notify)
-        self._acls = RecordWatch(store, layout.acls, decode_acl, self._acls_changed)
+        self._acls = RecordWatch(store, layout.acls, _decode_acl, self._acls_changed)
         self._quotas = RecordWatch(store, layout.quotas, decode_quota, self._quotas_changed)
         self._scram = RecordWatch(store, layout.scram_users, decode_scram_user, self._notify)
         self._records = (self._keys, self._acls, self._quotas, self._scram)
@@ -139,3 +142,13 @@ class AccessCache:
             raise Unavailable(
                 "the keys and ACLs of the cluster have not been read yet", hint="The broker is starting: retry in a moment."
             )
+
+
+def _decode_acl(kept: KeyValue) -> Acl:
+    acl = decode_acl(kept)
+    if acl.operation not in OPERATIONS:
+        does = "allows nothing" if acl.effect == "allow" else "denies every operation"
+        log.warning(
+            "ACL of an unknown operation acl_id=%s operation=%s: it %s here; upgrade this broker", acl.acl_id, acl.operation, does
+        )
+    return acl

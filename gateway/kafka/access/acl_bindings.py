@@ -26,7 +26,7 @@ from gateway.kafka.access.authorized_operations import (
     TOPIC_OPERATIONS,
 )
 from gateway.kafka.errors import KafkaRejected
-from metadata.access.acl import CLUSTER_NAME, EVERYONE, Acl, Operation, ResourceKind
+from metadata.access.acl import CLUSTER_NAME, EVERYONE, OPERATIONS, Acl, Operation, ResourceKind
 
 ANY: Final = 1
 ALL: Final = 2
@@ -142,13 +142,6 @@ def _operation_of(kind: ResourceKind, number: int) -> Operation:
 
 def described(acl: Acl) -> list[KafkaAcl]:
     """Returns all of Kafka's ACLs that the binding stands for; none if it has no effect."""
-    operations = _OPERATIONS[acl.resource]
-    if acl.operation == "all":
-        numbers: Sequence[int] = (ALL,)
-    elif acl.operation in operations:
-        numbers = operations[acl.operation]
-    else:  # such as write to a group: it allows a look at it, and denies nothing
-        numbers = (DESCRIBE,) if acl.effect == "allow" else ()
     is_cluster = acl.resource == "cluster"
     return [
         KafkaAcl(
@@ -160,5 +153,17 @@ def described(acl: Acl) -> list[KafkaAcl]:
             operation=number,
             permission_type=ALLOW if acl.effect == "allow" else DENY,
         )
-        for number in numbers
+        for number in _numbers_of(acl)
     ]
+
+
+def _numbers_of(acl: Acl) -> Sequence[int]:
+    if acl.operation == "all":
+        return (ALL,)
+    for operation, numbers in _OPERATIONS[acl.resource].items():
+        if operation == acl.operation:
+            return numbers
+    if acl.operation not in OPERATIONS:  # only a newer version knows it: metadata/access/acl.py says what it does here
+        return () if acl.effect == "allow" else (ALL,)
+    # such as write to a group: it allows a look at it, and denies nothing
+    return (DESCRIBE,) if acl.effect == "allow" else ()

@@ -6,17 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.access.acl import EVERYONE, Acl, Rights, Scope, check_acl, decide, decode_acl, encode_acl, rights_of_scopes
+from metadata.access.acl import (
+    EVERYONE,
+    OPERATIONS,
+    Acl,
+    Rights,
+    Scope,
+    check_acl,
+    decide,
+    decode_acl,
+    encode_acl,
+    rights_of_scopes,
+)
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Revision
 from metadata.store.interface import KeyValue
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
-OPERATIONS = st.sampled_from(["describe", "read", "write", "admin"])
+ASKED = st.sampled_from(sorted(OPERATIONS - {"all"}))
 BINDINGS = st.builds(
     Acl,
     principal=st.sampled_from(["billing", EVERYONE]),
-    operation=st.sampled_from(["describe", "read", "write", "admin", "all"]),
+    operation=st.sampled_from(sorted(OPERATIONS)),
     resource=st.sampled_from(["topic", "group"]),
     name=NAMES,
     pattern=st.sampled_from(["literal", "prefix"]),
@@ -28,7 +39,7 @@ def acl(operation: Any, name: str = "orders", **more: Any) -> Acl:
     return Acl(**{"principal": "billing", "operation": operation, "resource": "topic", "name": name} | more)
 
 
-@given(st.lists(BINDINGS, max_size=8), OPERATIONS, st.sampled_from(["topic", "group"]), NAMES)
+@given(st.lists(BINDINGS, max_size=8), ASKED, st.sampled_from(["topic", "group"]), NAMES)
 def test_rights_come_to_what_their_bindings_do(bindings: list[Acl], operation: str, resource: str, name: str) -> None:
     assert Rights(bindings).allow(operation, resource, name) == decide(bindings, operation, resource, name)
 
@@ -46,7 +57,7 @@ def test_without_a_binding_nothing_is_allowed() -> None:
     assert not decide([], "read", "topic", "orders")
 
 
-@given(st.lists(BINDINGS, max_size=8), OPERATIONS, st.sampled_from(["topic", "group"]), NAMES)
+@given(st.lists(BINDINGS, max_size=8), ASKED, st.sampled_from(["topic", "group"]), NAMES)
 def test_denials_only_take_away_and_allowances_only_add(bindings: list[Acl], operation: str, resource: str, name: str) -> None:
     allowed = decide(bindings, operation, resource, name)
     denials = [each for each in bindings if each.effect == "deny"]
@@ -124,8 +135,40 @@ def test_a_binding_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None
         check_acl(acl(**{"operation": "read"} | wrong))
 
 
+def stored(binding: Acl) -> KeyValue:
+    return KeyValue(f"/tidelog/acls/{binding.acl_id}", encode_acl(binding), Revision(1), Revision(1), version=1)
+
+
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+def test_a_stored_binding_of_an_operation_that_only_a_newer_version_knows_is_read_and_not_made(effect: str) -> None:
+    newer = acl("fly", effect=effect)
+    assert decode_acl(stored(newer)) == newer
+    with pytest.raises(InvalidArgument):
+        check_acl(newer)
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS - {"all"}))
+def test_an_allowance_of_an_unknown_operation_allows_nothing_and_hides_no_other(operation: str) -> None:
+    assert not decide([acl("fly")], operation, "topic", "orders")
+    assert decide([acl("fly"), acl(operation)], operation, "topic", "orders")
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS - {"all"}))
+def test_a_denial_of_an_unknown_operation_denies_every_operation_on_what_it_covers_alone(operation: str) -> None:
+    bindings = [acl("all", "*"), acl("all", "*", resource="group"), acl("fly", "ord", pattern="prefix", effect="deny")]
+    for allowed in (Rights(bindings).allow, lambda *asked: decide(bindings, *asked)):
+        assert not allowed(operation, "topic", "orders")
+        assert allowed(operation, "topic", "others")
+        assert allowed("read", "group", "orders")
+
+
 def test_what_is_no_binding_is_corrupt() -> None:
     good = check_acl(acl("read"))
-    for key, value in (("x", b"{"), (good.acl_id, b'{"principal":"a"}'), ("0" * 16, encode_acl(good))):
+    for key, value in (
+        ("x", b"{"),
+        (good.acl_id, b'{"principal":"a"}'),
+        ("0" * 16, encode_acl(good)),
+        (acl("").acl_id, encode_acl(acl(""))),
+    ):
         with pytest.raises(Corrupt):
             decode_acl(KeyValue(f"/tidelog/acls/{key}", value, Revision(1), Revision(1), version=1))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.access.acl import Scope
+from metadata.access.acl import Scope, rights_of_scopes
 from metadata.access.api_key import (
     FORGOTTEN_AFTER_MS,
     ApiKey,
@@ -69,6 +69,22 @@ def test_what_is_stored_of_a_key_is_read_back(id_bytes: bytes, secret: bytes, li
     assert parse_basic(base64.b64encode(f"{key.key_id}:{text.reveal()}".encode()).decode()) == shown(text)
 
 
+def test_a_scope_that_only_a_newer_version_knows_stays_and_allows_nothing() -> None:
+    import msgspec
+
+    key, _ = made()
+    newer = msgspec.structs.replace(key, scopes=(Scope("fly", "topic", "orders"), Scope("read", "topic", "orders")))
+    stored_at = f"/tidelog/keys/{key.key_id}"
+    held = decode_key(kept(stored_at, encode_key(newer)))
+    assert held == newer
+    assert decode_key(kept(stored_at, encode_key(msgspec.structs.replace(held, revoked_at_ms=NOW)))).scopes == newer.scopes
+    rights = rights_of_scopes(held.scopes)
+    assert rights.allow("read", "topic", "orders")
+    assert not rights_of_scopes(held.scopes[:1]).allow("describe", "topic", "orders")
+    with pytest.raises(Corrupt):
+        decode_key(kept(stored_at, encode_key(msgspec.structs.replace(key, scopes=(Scope("", "topic"),)))))
+
+
 @given(st.text())
 def test_no_text_but_that_of_a_key_is_one(text: str) -> None:
     assert parse_key(text) is None
@@ -106,7 +122,7 @@ def test_a_key_that_was_revoked_or_has_expired_counts_for_nothing_from_then_on()
         {"expires_at_ms": 2**60},
         {"description": "two\nlines"},
         {"description": "x" * 201},
-        {"scopes": [Scope("fly", "topic")]},  # type: ignore[arg-type]  # wrong on purpose
+        {"scopes": [Scope("fly", "topic")]},
         {"scopes": [Scope("read", "topic")] * 101},
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metadata.access.acl import Acl
+from metadata.access.acl import Acl, encode_acl
 from metadata.access.api_key import FORGOTTEN_AFTER_MS, parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
@@ -120,6 +120,30 @@ def test_an_unreadable_binding_makes_all_rights_unavailable_until_it_is_deleted(
         mended = await world.store.transact([], [Delete(LAYOUT.acl("0" * 16))])
         assert await world.cache.wait_for("acl", mended.revision, 30)
         assert world.cache.rights("billing").allow("read", "topic", "orders")
+
+    serve(tmp_path, scenario)
+
+
+def test_bindings_that_only_a_newer_version_knows_leave_the_other_rights_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        newer = [
+            Acl(principal="billing", operation="fly", resource="topic", name="invoices"),
+            Acl(principal="others", operation="fly", resource="topic", name="orders", effect="deny"),
+        ]
+        for acl in (READ, msgspec.structs.replace(READ, principal="others")):
+            await world.records.add_acl(acl)
+        put = await world.store.transact([], [Put(LAYOUT.acl(acl.acl_id), encode_acl(acl)) for acl in newer])
+        assert await world.cache.wait_for("acl", put.revision, 30)
+        assert world.cache.rights("billing").allow("read", "topic", "orders")
+        assert not world.cache.rights("billing").allow("describe", "topic", "invoices")
+        assert not world.cache.rights("others").allow("read", "topic", "orders")
+        assert f"{newer[1].acl_id} operation=fly: it denies every operation here" in caplog.text
+        page = await world.records.list_acls()
+        assert (len(page.records), page.errors) == (4, ())
+        for acl in newer:
+            assert (await world.records.remove_acl(acl.acl_id))[0] == acl
 
     serve(tmp_path, scenario)
 

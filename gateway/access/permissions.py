@@ -38,6 +38,7 @@ _AUTHENTICATED: Final = RequiredAccess()
 _OPEN: Final = RequiredAccess(open=True)
 _READ: Final = RequiredAccess(topic="read", lasts=True)
 _DESCRIBE: Final = RequiredAccess(topic="describe")
+_CREATE: Final = RequiredAccess(topic="create", changes=True)
 _ADMIN: Final = RequiredAccess(topic="admin", changes=True)
 _MEMBER: Final = RequiredAccess(group="read", topic="read")
 _WAITING_MEMBER: Final = RequiredAccess(group="read", topic="read", lasts=True)
@@ -60,7 +61,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", "/metrics"): _METRICS,
     ("GET", "/metrics/detail"): _METRICS,
     ("GET", "/v1/topics"): _AUTHENTICATED,  # the answer lists those that the caller may describe
-    ("POST", "/v1/topics"): _ADMIN,
+    ("POST", "/v1/topics"): _CREATE,
     ("GET", _TOPIC): _DESCRIBE,
     ("PATCH", _TOPIC): _ADMIN,
     ("DELETE", _TOPIC): _ADMIN,
@@ -118,7 +119,7 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_LOG}OffsetForLeaderEpoch": _DESCRIBE,
     f"{_LOG}DeleteRecords": _ADMIN,
     f"{_LOG}FindWrittenOnce": RequiredAccess(peer=True),
-    f"{_TOPICS}CreateTopic": _ADMIN,
+    f"{_TOPICS}CreateTopic": _CREATE,
     f"{_TOPICS}GetTopic": _DESCRIBE,
     f"{_TOPICS}ListTopics": _AUTHENTICATED,
     f"{_TOPICS}UpdateTopic": _ADMIN,
@@ -166,7 +167,7 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "DescribeCluster": _AUTHENTICATED,
     "DescribeTopicPartitions": _DESCRIBE,
     "InitProducerId": _AUTHENTICATED,
-    "CreateTopics": _ADMIN,
+    "CreateTopics": _CREATE,
     "DeleteTopics": _ADMIN,
     "CreatePartitions": _ADMIN,
     "DeleteRecords": _ADMIN,

@@ -168,7 +168,7 @@ class KafkaMetadata:
                 missing.setdefault(name or "", topic)
 
         async def create(name: str) -> Topic | TidelogError:
-            if call.authorized is not None and not call.authorized.may("admin", "topic", name):
+            if call.authorized is not None and not call.authorized.may("create", "topic", name):
                 return missing[name]
             try:
                 with one_change(self._broker.guard, call, needs=KAFKA_CALLS["CreateTopics"]):

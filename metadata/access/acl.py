@@ -1,22 +1,23 @@
 """Defines ACLs: bindings of principals to operations on resources, and the decision over them. Pure.
 
     principal   a name, or * for everyone who has shown who it is
-    operation   describe · read · write · admin · all          read, write and admin allow describe with them
+    operation   describe · read · write · create · admin · all
+                read, write and admin allow describe with them; admin includes create; all includes all of them
     resource    topic NAME · group NAME · cluster              literal, or prefix; the literal * is every name
     effect      allow · deny
 
 A call is allowed where a binding allows it and none denies it. Without any binding only the administrators of the broker's
-settings may do anything (deny by default).
+settings may do anything (deny by default). `create` on the cluster allows to create every topic whose own bindings do not deny it.
 
 Kafka's operations map onto these, so that its ACLs can be carried over (KIP-11, KIP-290):
 
     Describe, DescribeConfigs               describe
     Read                                    read           of a group: to be its member, to commit, to fetch its offsets
     Write, IdempotentWrite                  write          a producer id needs no right of its own
-    Create, Delete, Alter, AlterConfigs     admin          of a topic: also to delete records; of a group: to seek and to delete
+    Create                                  create         of a topic; of the cluster: every topic
+    Delete, Alter, AlterConfigs             admin          of a topic: also to delete records; of a group: to seek and to delete
     ClusterAction                           none           brokers know each other by the cluster's own secret
     All                                     all
-    Cluster: Create                         admin of the topic's name, by a prefix
     TransactionalId, DelegationToken        none
 
 The value of /{cluster}/acls/{acl_id}, JSON in UTF-8, one binding:
@@ -34,7 +35,7 @@ Invariants: adding the same binding twice changes nothing. A binding that is not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Final, Literal, get_args
 
@@ -44,7 +45,7 @@ from metadata.errors import Corrupt, InvalidArgument, TidelogError
 from metadata.plain_names import why_not_plain
 from metadata.store.interface import KeyValue
 
-Operation = Literal["describe", "read", "write", "admin", "all"]
+Operation = Literal["describe", "read", "write", "create", "admin", "all"]
 ResourceKind = Literal["topic", "group", "cluster"]
 Pattern = Literal["literal", "prefix"]
 Effect = Literal["allow", "deny"]
@@ -64,11 +65,22 @@ ACLS_MAX: Final = 10_000
 ACL_ID_DIGITS: Final = 16
 # Bound on the decisions that one `Rights` caches.
 REMEMBERED_MAX: Final = 4_096
-# Maps the operation that a call needs to those of a binding that allow it. A binding denies only its own operation, or all.
+# The operation and the resource of a call that creates a topic.
+_CREATE_TOPIC: Final = ("create", "topic")
+# Maps the operation that a call needs to those of a binding that allow it. `create` does not allow `describe`, as in Kafka.
 _ALLOWS: Final[dict[str, frozenset[str]]] = {
     "describe": frozenset({"describe", "read", "write", "admin", "all"}),
     "read": frozenset({"read", "all"}),
     "write": frozenset({"write", "all"}),
+    "create": frozenset({"create", "admin", "all"}),
+    "admin": frozenset({"admin", "all"}),
+}
+# Maps the operation that a call needs to those of a binding that deny it. To deny read, write or admin does not deny `describe`.
+_DENIES: Final[dict[str, frozenset[str]]] = {
+    "describe": frozenset({"describe", "all"}),
+    "read": frozenset({"read", "all"}),
+    "write": frozenset({"write", "all"}),
+    "create": frozenset({"create", "admin", "all"}),
     "admin": frozenset({"admin", "all"}),
 }
 
@@ -134,6 +146,10 @@ def _checked_acl(acl: Acl, check: Callable[[Scope], Scope]) -> Acl:
 def check_scope(scope: Scope) -> Scope:
     """Returns the scope; one of the cluster gets the cluster's name. Raises InvalidArgument."""
     _check_choice(scope.operation, Operation, "operation")
+    if scope.operation == "create" and scope.resource == "group":
+        raise InvalidArgument(
+            "create is no right to a group", hint="Allow read: the first member creates the group.", field="operation"
+        )
     return _checked_resource(scope)
 
 
@@ -198,15 +214,20 @@ class Rights:
         return allowed
 
     def deny(self, operation: str, resource: str, name: str) -> bool:
-        """Returns whether a binding denies the operation, regardless of any that allow it."""
+        """Returns whether a binding of the resource denies the operation, regardless of any that allow it."""
         return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
 
     def grant(self, operation: str, resource: str, name: str) -> bool:
-        """Returns whether a binding allows the operation, regardless of any that deny it."""
-        return any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name))
+        """Returns whether a binding allows the operation, regardless of any of the resource that deny it."""
+        if any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name)):
+            return True
+        return (operation, resource) == _CREATE_TOPIC and self.allow("create", "cluster", CLUSTER_NAME)
 
     def _decide(self, operation: str, resource: str, name: str) -> bool:
-        return decide(self._bindings(resource, name), operation, resource, name)
+        bindings = [*self._bindings(resource, name)]
+        if (operation, resource) == _CREATE_TOPIC:
+            bindings += self._bindings("cluster", CLUSTER_NAME)
+        return decide(bindings, operation, resource, name)
 
     def _bindings(self, resource: str, name: str) -> Iterable[Acl]:
         return chain(self._wide.get(resource, ()), self._named.get((resource, name), ()))
@@ -220,13 +241,19 @@ def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:
     )
 
 
-def decide(bindings: Iterable[Acl], operation: str, resource: str, name: str) -> bool:
-    """Returns whether a binding allows the operation and none denies it. All bindings must concern the caller."""
+def decide(bindings: Collection[Acl], operation: str, resource: str, name: str) -> bool:
+    """Returns whether a binding allows the operation and none denies it. All bindings must concern the caller.
+
+    A topic may also be created by a right to the cluster. As in Kafka, a denial of `create` on the cluster takes away that right
+    alone: topics' own bindings still allow. Unlike in Kafka, a topic's own denial outweighs a right to the cluster.
+    """
     allowed = False
     for acl in bindings:
         if _denies(acl, operation, resource, name):
             return False
         allowed = allowed or _allows(acl, operation, resource, name)
+    if not allowed and (operation, resource) == _CREATE_TOPIC:
+        return decide(bindings, "create", "cluster", CLUSTER_NAME)
     return allowed
 
 
@@ -235,7 +262,7 @@ def _allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
 
 
 def _denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
-    is_concerned = acl.operation in {operation, "all"} or acl.operation not in OPERATIONS
+    is_concerned = acl.operation in _DENIES[operation] or acl.operation not in OPERATIONS
     return acl.effect == "deny" and is_concerned and acl.resource == resource and _covers(acl, name)
 
 

@@ -18,7 +18,7 @@ PAGE_SIZE = 1_000
 class Scope(msgspec.Struct, frozen=True):
     """A restriction of an API key to one operation on some resources."""
 
-    # describe, read, write, admin or all.
+    # describe, read, write, create, admin or all.
     operation: str
     # topic, group or cluster.
     resource: str

@@ -23,10 +23,14 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say 
 @app.command(cls=CommandPage)
 def add(
     principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who; * is everybody.", show_default=False)],
-    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="describe, read, write, admin or all.", show_default=False)],
+    operation: Annotated[
+        str, typer.Argument(metavar="OPERATION", help="describe, read, write, create, admin or all.", show_default=False)
+    ],
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="On this topic; * is every one.", show_default=False)] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="On this consumer group.", show_default=False)] = "",
-    cluster: Annotated[bool, typer.Option("--cluster", help="On the cluster: drain brokers, keys, ACLs, metrics.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="On the cluster: create topics, drain brokers, keys, ACLs, metrics.")
+    ] = False,
     prefix: Annotated[bool, typer.Option("--prefix", help="On all whose names begin so.")] = False,
     deny: Annotated[bool, typer.Option("--deny", help="Deny it, whatever else allows it.")] = False,
     dry_run: DryRunOption = False,

@@ -3,8 +3,11 @@
     Kafka     User:billing · host * · Read · Allow · Topic · Literal · orders
     Tidelog   billing · read · allow · topic · literal · orders
 
-One operation here may be several of Kafka's: `admin` of a topic is Create, Delete, Alter and AlterConfigs. A binding is described
-as all of them, since it allows all of them. Each of them makes the same binding, and deleting one deletes it.
+One operation here may be several of Kafka's: `admin` of a topic is Delete, Alter and AlterConfigs. A binding is described as all of
+them, since it allows all of them. Each of them makes the same binding, and deleting one deletes it. Implied operations are not
+described, as in Kafka: `admin` includes `create`, and is not described as Create. Otherwise deleting Create would delete `admin`.
+
+Invariant: each of Kafka's operations makes exactly one binding, whose description contains it.
 
 Sources: org.apache.kafka.common.acl, org.apache.kafka.common.resource, KIP-11, KIP-290
 """
@@ -40,10 +43,10 @@ USER: Final = "User:"
 
 _KINDS: Final[Mapping[int, ResourceKind]] = {TOPIC: "topic", GROUP: "group", CLUSTER: "cluster"}
 _TYPES: Final[Mapping[str, int]] = {kind: number for number, kind in _KINDS.items()}
-# An administrator of the cluster may create no topics, which is a right to their names.
 _CLUSTER_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {
     "describe": (DESCRIBE, DESCRIBE_CONFIGS),
     "write": (IDEMPOTENT_WRITE,),
+    "create": (CREATE,),
     "admin": (ALTER, ALTER_CONFIGS),
 }
 _OPERATIONS: Final[Mapping[str, Mapping[Operation, Sequence[int]]]] = {
@@ -131,10 +134,6 @@ def _operation_of(kind: ResourceKind, number: int) -> Operation:
     for operation, numbers in _OPERATIONS[kind].items():
         if number in numbers:
             return operation
-    if kind == "cluster" and number == CREATE:
-        raise KafkaRejected(
-            "Create is no right to the cluster", hint="Allow Create on the names of topics, by a prefix or for all of them (*)."
-        )
     if number == CLUSTER_ACTION:
         raise KafkaRejected("brokers need no ACL for ClusterAction: they share a secret")
     raise KafkaRejected(f"Kafka's operation {number} is no right to a {kind}")
@@ -165,5 +164,5 @@ def _numbers_of(acl: Acl) -> Sequence[int]:
             return numbers
     if acl.operation not in OPERATIONS:  # only a newer version knows it: metadata/access/acl.py says what it does here
         return () if acl.effect == "allow" else (ALL,)
-    # such as write to a group: it allows a look at it, and denies nothing
-    return (DESCRIBE,) if acl.effect == "allow" else ()
+    # Such as write to a group: it allows a look at it, and denies nothing. Create alone does not even allow that.
+    return (DESCRIBE,) if acl.effect == "allow" and acl.operation != "create" else ()

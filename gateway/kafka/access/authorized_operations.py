@@ -19,12 +19,14 @@ TOPIC_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {
     "read": (READ,),
     "write": (WRITE,),
     "describe": (DESCRIBE, DESCRIBE_CONFIGS),
-    "admin": (CREATE, DELETE, ALTER, ALTER_CONFIGS),
+    "create": (CREATE,),
+    "admin": (DELETE, ALTER, ALTER_CONFIGS),
 }
 GROUP_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {"read": (READ,), "describe": (DESCRIBE,), "admin": (DELETE,)}
 CLUSTER_OPERATIONS: Final[Mapping[Operation, Sequence[int]]] = {
     "describe": (DESCRIBE, DESCRIBE_CONFIGS),
-    "admin": (CREATE, ALTER, ALTER_CONFIGS, CLUSTER_ACTION),
+    "create": (CREATE,),
+    "admin": (ALTER, ALTER_CONFIGS, CLUSTER_ACTION),
 }
 
 

@@ -47,6 +47,9 @@ def test_a_denial_names_the_acl_that_would_allow_the_request() -> None:
     assert error.message == "billing has no right to write topic orders"
     assert error.hint == "Ask who runs the cluster for it: tidelog acl add billing write --topic orders"
     assert refusal(asked=("admin", "cluster", "cluster")).hint.endswith("tidelog acl add billing admin --cluster")
+    creation = refusal(WRITE, asked=("create", "topic", "orders"))
+    assert creation.message == "billing has no right to create topic orders"
+    assert creation.hint.endswith("tidelog acl add billing create --topic orders")
 
 
 def test_a_refusal_by_the_scopes_of_a_key_suggests_a_wider_key_and_no_acl() -> None:

@@ -87,9 +87,11 @@ def test_what_is_described_can_be_created_again_and_makes_the_same_bindings(tmp_
             acl(TOPIC, "*", DESCRIBE, principal="User:*"),
             acl(TOPIC, "secret", ALL, permission=DENY),
             acl(TOPIC, "orders", ALTER),
+            acl(TOPIC, "team-", CREATE, pattern=PREFIXED),
             acl(GROUP, "g", READ),
             acl(GROUP, "g", DELETE),
             acl(CLUSTER, "kafka-cluster", ALTER),
+            acl(CLUSTER, "kafka-cluster", CREATE),
             acl(CLUSTER, "kafka-cluster", IDEMPOTENT_WRITE),
         }
         async with kafka_caller_as(cluster.broker, ADMIN_KEY) as client:
@@ -101,7 +103,6 @@ def test_what_is_described_can_be_created_again_and_makes_the_same_bindings(tmp_
             assert found == await described(client, 3)
             assert found - rows == {
                 acl(TOPIC, "*", DESCRIBE_CONFIGS, principal="User:*"),
-                acl(TOPIC, "orders", CREATE),
                 acl(TOPIC, "orders", DELETE),
                 acl(TOPIC, "orders", ALTER_CONFIGS),
                 acl(CLUSTER, "kafka-cluster", ALTER_CONFIGS),
@@ -147,7 +148,7 @@ def test_an_acl_that_stands_for_no_binding_is_refused_alone_and_says_why(tmp_pat
             acl(TOPIC, "", READ),
             acl(GROUP, "g", WRITE),
             acl(CLUSTER, "other", ALTER),
-            acl(CLUSTER, "kafka-cluster", CREATE),
+            acl(GROUP, "g", CREATE),
             acl(CLUSTER, "kafka-cluster", CLUSTER_ACTION),
         ]
         async with kafka_caller_as(cluster.broker, ADMIN_KEY) as client:
@@ -171,7 +172,7 @@ def test_delete_acls_returns_every_operation_that_the_deleted_binding_implied(tm
             answer = await client.ask("DeleteAcls", 3, filters=filters)
             assert [each.error_code for each in answer.filter_results] == [0, 0, 0]
             assert [sorted(row.operation for row in each.matching_acls) for each in answer.filter_results] == [
-                [CREATE, DELETE, ALTER, ALTER_CONFIGS],
+                [DELETE, ALTER, ALTER_CONFIGS],
                 [],
                 [],
             ]
@@ -179,6 +180,24 @@ def test_delete_acls_returns_every_operation_that_the_deleted_binding_implied(tm
             for version in (1, 2):
                 await client.ask("DeleteAcls", version, filters=[filtered(kind=GROUP)])
             assert await described(client) == {acl(TOPIC, "orders", READ)}
+
+    guarded(tmp_path, scenario)
+
+
+def test_what_kafka_acls_adds_for_a_producer_is_removed_by_the_same_filters_and_nothing_else(tmp_path: Path) -> None:
+    async def scenario(cluster: Guarded) -> None:
+        producer = [acl(TOPIC, "team-", operation, pattern=PREFIXED) for operation in (WRITE, DESCRIBE, CREATE)]
+        everywhere = acl(CLUSTER, "kafka-cluster", CREATE)
+        async with kafka_caller_as(cluster.broker, ADMIN_KEY) as client:
+            await create(client, *producer, everywhere, acl(TOPIC, "team-", ALTER, pattern=PREFIXED))
+            assert await described(client, operation=CREATE) == {producer[2], everywhere}
+            for row in (*producer, everywhere):
+                kind, name, pattern, principal, host, operation, permission = row
+                asked = filtered(kind, name, pattern, principal, host, operation, permission)
+                [result] = (await client.ask("DeleteAcls", 3, filters=[asked])).filter_results
+                assert (result.error_code, operation in {gone.operation for gone in result.matching_acls}) == (0, True)
+            left = {acl(TOPIC, "team-", operation, pattern=PREFIXED) for operation in (DELETE, ALTER, ALTER_CONFIGS)}
+            assert await described(client) == left
 
     guarded(tmp_path, scenario)
 

@@ -14,7 +14,7 @@ from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from gateway.settings import GatewaySettings
-from metadata.access.acl import Acl
+from metadata.access.acl import Acl, Pattern
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
@@ -69,10 +69,10 @@ async def authenticate(admin: KafkaAdmin, principal: str) -> None:
     await admin.client.log_in(made.text.reveal())
 
 
-async def allow(admin: KafkaAdmin, principal: str, *rights: tuple[Any, Any, str]) -> None:
+async def allow(admin: KafkaAdmin, principal: str, *rights: tuple[Any, Any, str], pattern: Pattern = "literal") -> None:
     """Gives the principal rights: operation, kind of resource, name."""
     for operation, resource, name in rights:
-        acl = Acl(principal=principal, operation=operation, resource=resource, name=name)
+        acl = Acl(principal=principal, operation=operation, resource=resource, name=name, pattern=pattern)
         await admin.broker.access.add_acl(acl, validate_only=False)
 
 

@@ -5,14 +5,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metadata.access.acl import (
+    EVERY_NAME,
     EVERYONE,
     OPERATIONS,
     Acl,
     Rights,
     Scope,
     check_acl,
+    check_scope,
     decide,
     decode_acl,
     encode_acl,
@@ -24,14 +27,18 @@ from metadata.store.interface import KeyValue
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
 ASKED = st.sampled_from(sorted(OPERATIONS - {"all"}))
-BINDINGS = st.builds(
+ANY_BINDINGS = st.builds(
     Acl,
     principal=st.sampled_from(["billing", EVERYONE]),
     operation=st.sampled_from(sorted(OPERATIONS)),
-    resource=st.sampled_from(["topic", "group"]),
+    resource=st.sampled_from(["topic", "group", "cluster"]),
     name=NAMES,
     pattern=st.sampled_from(["literal", "prefix"]),
     effect=st.sampled_from(["allow", "deny"]),
+)
+# As they are stored: the cluster has one name, and no group is created by a right.
+BINDINGS = ANY_BINDINGS.filter(lambda acl: (acl.operation, acl.resource) != ("create", "group")).map(
+    lambda acl: check_acl(acl if acl.resource != "cluster" else replace(acl, name=EVERY_NAME, pattern="literal"))
 )
 
 
@@ -86,12 +93,54 @@ def test_a_prefix_covers_what_begins_with_it_and_a_literal_itself_alone() -> Non
     assert not decide([acl("read", "*", pattern="prefix")], "read", "topic", "anything")
 
 
-@pytest.mark.parametrize("operation", ["read", "write", "admin"])
-def test_each_operation_allows_describe_and_no_other(operation: str) -> None:
-    assert decide([acl(operation)], "describe", "topic", "orders")
-    for other in {"read", "write", "admin"} - {operation}:
-        assert not decide([acl(operation)], other, "topic", "orders")
+@pytest.mark.parametrize(
+    ("operation", "more"),
+    [("describe", ""), ("read", "describe"), ("write", "describe"), ("create", ""), ("admin", "describe create")],
+)
+def test_each_operation_allows_itself_and_what_it_includes_and_no_other(operation: str, more: str) -> None:
+    allowed = {asked for asked in OPERATIONS - {"all"} if decide([acl(operation)], asked, "topic", "orders")}
+    assert allowed == {operation, *more.split()}
     assert decide([acl("all")], operation, "topic", "orders")
+
+
+@pytest.mark.parametrize(
+    ("operation", "more"), [("describe", ""), ("read", ""), ("write", ""), ("create", ""), ("admin", "create")]
+)
+def test_a_denial_denies_what_the_operation_includes_and_not_describe(operation: str, more: str) -> None:
+    bindings = [acl("all"), acl(operation, effect="deny")]
+    denied = {asked for asked in OPERATIONS - {"all"} if not decide(bindings, asked, "topic", "orders")}
+    assert denied == {operation, *more.split()}
+
+
+def test_a_right_to_create_is_one_to_the_names_that_it_covers() -> None:
+    rights = Rights([acl("create", "team-", pattern="prefix"), acl("create", "team-secret", effect="deny")])
+    assert [rights.allow("create", "topic", name) for name in ("team-a", "team-secret", "other")] == [True, False, False]
+
+
+@pytest.mark.parametrize("operation", ["create", "admin", "all"])
+def test_a_right_to_create_on_the_cluster_is_one_to_every_topic_that_is_not_denied(operation: str) -> None:
+    bindings = [check_acl(acl(operation, "*", resource="cluster")), acl("create", "secret", effect="deny")]
+    for allowed in (Rights(bindings).allow, lambda *asked: decide(bindings, *asked)):
+        assert allowed("create", "topic", "orders")
+        assert allowed("create", "cluster", "cluster")
+        assert not allowed("create", "topic", "secret")
+        for other in OPERATIONS - {"create", "all"}:
+            assert not allowed(other, "topic", "orders")
+
+
+def test_a_denial_of_create_on_the_cluster_takes_away_the_right_to_every_topic_alone() -> None:
+    denial = check_acl(acl("create", "*", resource="cluster", effect="deny"))
+    everywhere = check_acl(acl("create", "*", resource="cluster"))
+    rights = Rights([denial, everywhere, acl("create", "team-", pattern="prefix")])
+    assert [rights.allow("create", "topic", name) for name in ("team-a", "orders")] == [True, False]
+    assert [rights.grant("create", "topic", name) for name in ("team-a", "orders")] == [True, False]
+    assert Rights([everywhere]).grant("create", "topic", "orders")
+
+
+def test_no_right_to_create_is_one_to_a_group() -> None:
+    for make in (lambda: check_acl(acl("create", resource="group")), lambda: check_scope(Scope("create", "group", "g"))):
+        with pytest.raises(InvalidArgument, match="no right to a group"):
+            make()
 
 
 def test_a_denied_operation_is_denied_whatever_else_is_allowed() -> None:
@@ -113,6 +162,13 @@ def test_scopes_are_what_a_key_may_do_at_most() -> None:
     assert rights.allow("read", "topic", "orders")
     assert rights.allow("describe", "topic", "orders")
     assert not rights.allow("write", "topic", "orders")
+
+
+def test_a_scope_to_create_is_one_to_its_names_or_to_every_topic() -> None:
+    rights = rights_of_scopes([Scope("create", "topic", "team-", "prefix")])
+    assert [rights.allow("create", "topic", name) for name in ("team-a", "orders")] == [True, False]
+    assert not rights.allow("admin", "topic", "team-a")
+    assert rights_of_scopes([check_scope(Scope("create", "cluster"))]).allow("create", "topic", "orders")
 
 
 @pytest.mark.parametrize(

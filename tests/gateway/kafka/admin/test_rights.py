@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.access.settings import AccessSettings
+from gateway.kafka.access.authorized_operations import CREATE, DESCRIBE, DESCRIBE_CONFIGS, IDEMPOTENT_WRITE, WRITE
 from gateway.kafka.protocol.admin_messages import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterConfigsResource,
@@ -31,11 +32,18 @@ from gateway.kafka.protocol.admin_messages import (
     ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
-from gateway.kafka.protocol.hot_messages import MetadataRequest, MetadataRequestTopic
+from gateway.kafka.protocol.hot_messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from gateway.settings import GatewaySettings
 from metadata.access.acl import Acl
 from tests.kit.gateway.kafka_admin import KafkaAdmin, allow, authenticate, with_admin
 from tests.kit.metadata.stores import until
+from tests.kit.segments.batches import batch_of
 
 pytestmark = pytest.mark.slow
 TOPIC, BROKER = 2, 4
@@ -166,6 +174,71 @@ def test_configs_are_described_and_altered_where_the_client_may(tmp_path: Path) 
     with_rights(tmp_path, scenario, ("admin", "topic", "mine"), ("describe", "topic", "mine"))
 
 
+def test_a_producer_that_may_create_its_topics_writes_to_them_and_changes_none(tmp_path: Path) -> None:
+    """It has what `kafka-acls --producer --resource-pattern-type prefixed` adds."""
+
+    async def scenario(admin: KafkaAdmin) -> None:
+        await allow(
+            admin, "alice", *((operation, "topic", "team-") for operation in ("write", "describe", "create")), pattern="prefix"
+        )
+        name = "team-orders"
+        topics = [CreatableTopic(name=each, num_partitions=1, replication_factor=1) for each in (name, "orders")]
+        answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics))
+        assert [each.error_code for each in answer.topics] == [0, 29]
+        assert len(answer.topics[0].configs) > 0, "the client may describe it"
+
+        data = PartitionProduceData(index=0, records=memoryview(batch_of(b"first")))
+        wanted = [TopicProduceData(name=name, partition_data=[data])]
+        answer = await admin.ask("Produce", 9, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=wanted))
+        assert [each.error_code for topic in answer.responses for each in topic.partition_responses] == [0]
+
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=name)], include_topic_authorized_operations=True)
+        [described] = (await admin.ask("Metadata", 12, asked)).topics
+        allowed = [WRITE, CREATE, DESCRIBE, DESCRIBE_CONFIGS]
+        assert described.topic_authorized_operations == sum(1 << operation for operation in allowed)
+
+        answer = await admin.ask("DeleteTopics", 6, DeleteTopicsRequest(topics=[DeleteTopicState(name=name)]))
+        assert [each.error_code for each in answer.responses] == [29]
+        altered = [AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name=name)]
+        answer = await admin.ask("AlterConfigs", 2, AlterConfigsRequest(resources=altered))
+        assert [each.error_code for each in answer.responses] == [29]
+        changed = [IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name=name)]
+        answer = await admin.ask("IncrementalAlterConfigs", 1, IncrementalAlterConfigsRequest(resources=changed))
+        assert [each.error_code for each in answer.responses] == [29]
+        grown = [CreatePartitionsTopic(name=name, count=2, assignments=None)]
+        answer = await admin.ask("CreatePartitions", 3, CreatePartitionsRequest(topics=grown))
+        assert [each.error_code for each in answer.results] == [29]
+        records = [DeleteRecordsTopic(name=name, partitions=[DeleteRecordsPartition(offset=0)])]
+        answer = await admin.ask("DeleteRecords", 2, DeleteRecordsRequest(topics=records))
+        assert [each.error_code for topic in answer.topics for each in topic.partitions] == [29]
+
+    with_rights(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("pattern", ["cluster", "prefix"])
+def test_a_right_to_create_is_none_to_look(tmp_path: Path, pattern: str) -> None:
+    """On the cluster, and on all topics. As in Kafka, Create does not imply Describe."""
+
+    async def scenario(admin: KafkaAdmin) -> None:
+        if pattern == "cluster":
+            await allow(admin, "alice", ("create", "cluster", "cluster"))
+        else:
+            await allow(admin, "alice", ("create", "topic", "o"), pattern="prefix")
+        secret = Acl(principal="alice", operation="create", resource="topic", name="orders-secret", effect="deny")
+        await admin.broker.access.add_acl(secret, validate_only=False)
+        topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in ("orders", "orders-secret")]
+        answer = await admin.ask("CreateTopics", 7, CreateTopicsRequest(topics=topics))
+        assert [each.error_code for each in answer.topics] == [0, 29]
+        assert (answer.topics[0].topic_config_error_code, answer.topics[0].configs) == (29, None)
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="orders")], include_cluster_authorized_operations=True)
+        answer = await admin.ask("Metadata", 10, asked)
+        assert [topic.error_code for topic in answer.topics] == [29]
+        of_cluster = {IDEMPOTENT_WRITE, CREATE} if pattern == "cluster" else {IDEMPOTENT_WRITE}
+        assert answer.cluster_authorized_operations == sum(1 << operation for operation in of_cluster)
+
+    with_rights(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("is_admin", [False, True])
 def test_what_is_asked_of_the_cluster_needs_a_right_to_it(tmp_path: Path, is_admin: bool) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
@@ -198,5 +271,5 @@ def test_topics_that_metadata_creates_are_in_the_audit_log(tmp_path: Path) -> No
             ("Metadata", "ok", ["topic:mine"], False),
         ]
 
-    rights = [("admin", "topic", "mine"), ("describe", "topic", "mine")]
+    rights = [("create", "topic", "mine"), ("write", "topic", "mine")]
     with_rights(tmp_path, scenario, *rights, gateway=GatewaySettings(kafka_auto_create_topics=True))

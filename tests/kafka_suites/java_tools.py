@@ -94,7 +94,10 @@ def consumer_groups(target: Target) -> None:
 
 
 def acls(target: Target) -> None:
-    """An administrator who authenticates denies a user to read, and later removes the rule. The user is refused meanwhile."""
+    """An administrator who authenticates denies a user to read, and later removes the rule. The user is refused meanwhile.
+
+    The rights of a producer, and the right to create every topic, are listed as they were added, and removed by the same options.
+    """
     with secured_broker(target) as secured:
         login = target.directory / "admin.properties"
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -119,6 +122,23 @@ def acls(target: Target) -> None:
         ask_acls("--remove", "--force", *rule)
         expect(f"User:{CLIENT}" in ask_acls("--list", "--topic", topic), False)
         eventually(lambda: secured.read_error(topic), None)
+
+        def operations(*resource: str) -> set[str]:
+            return set(re.findall(r"operation=(\w+)", ask_acls("--list", "--principal", "User:producer", *resource)))
+
+        prefix = ["--topic", f"{topic}-", "--resource-pattern-type", "prefixed"]
+        producer = ["--producer", "--allow-principal", "User:producer", *prefix]
+        ask_acls("--add", *producer)
+        expect(operations(*prefix) - {"DESCRIBE_CONFIGS"}, {"WRITE", "DESCRIBE", "CREATE"})
+        ask_acls("--remove", "--force", *producer)
+        expect(operations(*prefix), set())
+        if target.on_kafka:
+            return  # its first ACL of the cluster would refuse the administrator all others
+        everywhere = ["--allow-principal", "User:producer", "--operation", "Create", "--cluster"]
+        ask_acls("--add", *everywhere)
+        expect(operations("--cluster"), {"CREATE"})
+        ask_acls("--remove", "--force", *everywhere)
+        expect(operations("--cluster"), set())
 
 
 def delete_records(target: Target) -> None:

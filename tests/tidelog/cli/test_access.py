@@ -91,8 +91,8 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
     monkeypatch.setenv("TIDELOG_API_KEY", made["key"])
     assert '"id":7' in commands("consume", "orders")[0].replace(" ", "")
     _, reported = commands("topic", "create", "another", code=1)
-    assert "billing has no right to admin topic another" in reported
-    assert "tidelog acl add billing admin --topic another" in reported
+    assert "billing has no right to create topic another" in reported
+    assert "tidelog acl add billing create --topic another" in reported
 
     monkeypatch.setenv("TIDELOG_API_KEY", ADMIN_KEY)
     assert "would be revoked" in commands("key", "revoke", made["key_id"], "--dry-run")[1]
@@ -180,6 +180,22 @@ def test_quotas_are_set_listed_and_removed_in_all_forms(commands: Commands) -> N
     commands("quota", "remove", "billing", code=1)
     commands("acl", "add", "billing", "read", code=2)
     commands("acl", "add", "billing", "fly", "--cluster", code=2)
+    assert "the first member creates the group" in commands("acl", "add", "billing", "create", "--group", "g", code=2)[1]
+
+
+@pytest.mark.slow
+def test_a_team_that_may_create_its_topics_may_not_delete_them(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    acl = commands.json("acl", "add", "team", "create", "--topic", "team-", "--prefix")
+    assert (acl["operation"], acl["name"], acl["pattern"]) == ("create", "team-", "prefix")
+    commands("acl", "add", "owner", "all", "--topic", "*")
+    narrow = commands.json("key", "create", "owner", "--scope", "create:topic:team-*")
+    assert narrow["scopes"] == ["create:topic:team-*"]
+    keys = {"team": commands.json("key", "create", "team")["key"], "owner": narrow["key"]}
+    for who, why in (("team", "team has no right to"), ("owner", "this API key of owner is narrowed")):
+        monkeypatch.setenv("TIDELOG_API_KEY", keys[who])
+        commands("topic", "create", f"team-{who}", "-p", "1")
+        assert why in commands("topic", "create", "orders", code=1)[1]
+        assert why in commands("topic", "delete", f"team-{who}", "--yes", code=1)[1]
 
 
 def test_a_key_for_a_file_is_made_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
 from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
+from gateway.http.app import HttpApp, Pages
 from gateway.http.server import HttpServer
 from gateway.kafka.listener_config import ListenerConfig
 from gateway.kafka.server import KafkaServer
@@ -240,6 +241,7 @@ class Broker:
             self.tls,
             metrics_open=settings.access.metrics_open,
             allowed_hosts={settings.registration.advertise_http.rpartition(":")[0], *settings.access.hosts},
+            load_pages=self._load_pages if settings.gateway.console else None,
         )
         self._grpc = GrpcServer(self, self.tls, allowed_hosts=settings.access.hosts)
         self._kafka = KafkaServer(self, kafka, self.tls) if kafka else None
@@ -248,6 +250,12 @@ class Broker:
         self._layout = layout
         self._cluster = settings.registration
         self._flush_s = settings.segments.put_deadline_ms / 1000
+
+    def _load_pages(self, app: HttpApp) -> Pages:
+        """Loads the console and its templates, which a broker needs with the first request for a page."""
+        from gateway.console.console import load_console
+
+        return load_console(self, app)
 
     @property
     def session(self) -> int | None:

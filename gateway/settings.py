@@ -64,6 +64,7 @@ DEV: Mapping[str, Any] = {
     "compaction_due_age_ms": 60_000.0,
     "kafka": "127.0.0.1:9092",
     "kafka_auto_create_topics": True,
+    "console": True,
 }
 
 
@@ -106,6 +107,8 @@ class GatewaySettings:
     kafka_auto_create_topics: bool = False
     # Partitions of such a topic, as num.partitions.
     kafka_auto_create_partitions: int = 1
+    # Whether the HTTP listener serves the console, pages for a browser, at /console.
+    console: bool = False
     # Open gRPC connections. More are closed; their clients try again.
     grpc_connections_max: int = 10_000
     # RPCs that are open at the same time. Those of consumer groups are counted apart.

@@ -196,6 +196,11 @@ class AccessGuard:
         """Returns the salt of an unknown user, the same at all brokers and times, so that it looks like a known one."""
         return hmac.digest(self._scram_secret.reveal().encode(), user.encode(), "sha256")
 
+    @property
+    def session_secret(self) -> Secret:
+        """The cluster's secret that keys of the console's sessions are derived from."""
+        return self._scram_secret
+
     async def prove(self, shown: str) -> Principal:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
         return self._authentication.known(shown) or await self._authentication.caller(shown, None)

@@ -5,6 +5,7 @@
     GET  /v1/topics/{t}/records                        http/records/fetch.py     ┘
     /v1/groups…                                        http/groups/routes.py
     /livez /readyz /startupz /metrics… /v1/cluster     status.py
+    /console…                                          console/console.py     pages for a browser, where `console` is on
     everything else                                    http/admin/api.py       FastAPI, with the OpenAPI of all of them
 
 The import of FastAPI and its models takes a third of a second of a core, half as long as all the rest. So the first request that
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 from gateway.api import BrokerApi
@@ -42,6 +43,7 @@ from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavail
 LINGER_S: Final = 2.0
 
 _GROUPS: Final = b"/v1/groups/"
+CONSOLE: Final = b"/console"
 # Bounds of every body but those with records.
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20
 ADMIN_BODY_TIMEOUT_S: Final = 10.0
@@ -51,19 +53,33 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
+class Pages(Protocol):
+    """Serves pages for browsers."""
+
+    async def __call__(self, request: Request, scope: Scope, parts: list[str]) -> None:
+        """Answers a request. `parts`: the path below CONSOLE, decoded."""
+        ...
+
+
+LoadPages = Callable[["HttpApp"], Pages]
+
+
 class HttpApp:
     """Serves all HTTP routes of a broker as an ASGI application."""
 
     # Set by the server when it starts.
     hosts: HostCheck | None = None
 
-    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits) -> None:
+    def __init__(self, broker: BrokerApi, waits: InterruptibleWaits, load_pages: LoadPages | None = None) -> None:
+        """`load_pages` loads what serves the paths below CONSOLE; None: nothing does."""
         self._fetch = HttpFetch(broker, waits)
         self._produce = HttpProduce(broker, self._fetch.budget)
         self._groups = HttpGroups(broker, waits, self._fetch.budget)
         self._status = HttpStatus(broker)
         self._broker = broker
         self._admin: Asgi | None = None
+        self._load_pages = load_pages
+        self._pages: Pages | None = None
         self._admin_thread = BoundedExecutor(1)
         self._guard = HttpGuard(broker.guard) if broker.guard is not None else None
         self._traffic = broker.metrics.traffic.http
@@ -83,7 +99,9 @@ class HttpApp:
         try:
             if self.hosts is not None:
                 self.hosts.check(scope["method"], scope["headers"])
-            if self._guard is None:
+            if self._load_pages is not None and scope["raw_path"].startswith(CONSOLE):
+                await self._show(self._load_pages, scope, receive, answer)
+            elif self._guard is None:
                 await self._route(scope, receive, answer)
             else:
                 await self._guarded(self._guard, scope, receive, answer)
@@ -135,6 +153,12 @@ class HttpApp:
                 body = await _short_body(Request(scope, receive, answer.send))
                 admin = self._admin if self._admin is not None else await self._admin_thread.run(self._load_admin_api)
                 await admin(scope, _replay(body, receive), answer.send)
+
+    async def _show(self, load_pages: LoadPages, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
+        """Answers a request of the console. Its pages call this application again, as the reader: the guard admits these calls."""
+        if self._pages is None:
+            self._pages = await self._admin_thread.run(lambda: load_pages(self))
+        await self._pages(Request(scope, receive, answer.send), scope, _path_parts(scope["raw_path"])[2:])
 
     def _load_admin_api(self) -> Asgi:
         """Loads FastAPI, in a thread of its own, so that other requests do not wait."""

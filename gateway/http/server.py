@@ -32,7 +32,7 @@ from gateway.access.permissions import METRICS_PATHS, http_route
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.error_codes import wire_codes
-from gateway.http.app import HttpApp
+from gateway.http.app import HttpApp, LoadPages
 from gateway.http.guard import origin_of
 from gateway.http.problem_details import problem, problem_headers
 from gateway.http.request import Disconnected, Message, Receive, Scope, Send, request_id_of
@@ -68,13 +68,21 @@ class HttpServer:
     """Listens for HTTP, with or without TLS, and serves HttpApp on each connection."""
 
     def __init__(
-        self, broker: BrokerApi, tls: TlsReloader | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
+        self,
+        broker: BrokerApi,
+        tls: TlsReloader | None = None,
+        *,
+        metrics_open: bool = False,
+        allowed_hosts: Collection[str] = (),
+        load_pages: LoadPages | None = None,
     ) -> None:
-        """`metrics_open` serves /metrics to clients without a certificate. `allowed_hosts` is as in net/host_check.py."""
+        """`metrics_open` serves /metrics to clients without a certificate. `allowed_hosts` is as in net/host_check.py, `load_pages`
+        as in app.py.
+        """
         self._allowed_hosts = allowed_hosts
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = InterruptibleWaits()
-        self._app = HttpApp(broker, self._waits)
+        self._app = HttpApp(broker, self._waits, load_pages)
         self._guard = broker.guard
         self._state = ServerState()
         self._tls = tls

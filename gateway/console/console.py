@@ -1,0 +1,230 @@
+"""Answers the requests below /console: finds the session of the reader and the page, and sends what the page returns.
+
+    /console/static/NAME   a script or style, from memory
+    /console/sign-in       asks for an API key where authentication is on
+    /console/…             a page of pages/
+
+A form carries the token of its session, so that no page of another site can post it. Invariant: an answer without a session shows
+the sign-in page, or an error; every answer carries the content security policy.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from gateway.api import BrokerApi
+from gateway.console.api_client import ApiClient, ApiRefused, Asgi, Scope
+from gateway.console.page import ROOT, Answer, Redirect, Rendered, Routes, Stream, View, link
+from gateway.console.pages.cluster import cluster_routes
+from gateway.console.pages.records import record_routes
+from gateway.console.pages.sign_in import sign_in_routes
+from gateway.console.pages.tail import tail_routes
+from gateway.console.pages.topics import topic_routes
+from gateway.console.rendering import Templates
+from gateway.console.session_cookie import SESSION_MS, Session, SessionSealer
+from gateway.http.request import Headers, Request
+from metadata.errors import InvalidArgument
+from metadata.secret import Secret
+
+COOKIE: Final = "tidelog_console"
+STATIC: Final = Path(__file__).parent / "static"
+# Bounds of a posted form.
+FORM_BYTES_MAX: Final = 2 << 20
+FORM_TIMEOUT_S: Final = 10.0
+_MEDIA_TYPES: Final = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+# No inline script or style runs, nothing comes from another host, and no other site shows these pages in a frame.
+CONTENT_SECURITY_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    b"base-uri 'none'; frame-ancestors 'none'"
+)
+_SECURITY: Final = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+log = logging.getLogger(__name__)
+
+
+def load_console(broker: BrokerApi, app: Asgi) -> Console:
+    """Returns the console of a broker. `app` serves its API."""
+    guard = broker.guard
+    secret = Secret(secrets.token_hex(32)) if guard is None else guard.session_secret
+    sealer = SessionSealer(secret, secrets.token_bytes)
+    return Console(app, sealer, asks_for_credentials=guard is not None, version=broker.version)
+
+
+class Console:
+    """Serves the console's pages as an ASGI application."""
+
+    def __init__(self, app: Asgi, sealer: SessionSealer, *, asks_for_credentials: bool, version: str) -> None:
+        """`app` serves the API. `asks_for_credentials`: authentication is on, so readers have to sign in."""
+        self._app = app
+        self._sealer = sealer
+        self._asks_for_credentials = asks_for_credentials
+        self._version = version
+        self._templates = Templates()
+        self._static = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _MEDIA_TYPES}
+        self._routes = Routes()
+        for add_routes in (topic_routes, record_routes, cluster_routes):
+            add_routes(self._routes)
+        tail_routes(self._routes, self._templates)
+        sign_in_routes(self._routes, self._new_session)
+
+    async def __call__(self, request: Request, scope: Scope, parts: list[str]) -> None:
+        """Answers a request. `parts`: the path below ROOT, decoded."""
+        if parts[:1] == ["static"]:
+            await self._send_static(request, "/".join(parts[1:]))
+            return
+        session, is_new = self._session(request, scope)
+        view = View(
+            api=ApiClient(self._app, scope, session.credentials),
+            session=session,
+            names={},
+            query=_pairs(request.query_string),
+            form=await _form(request),
+            is_fragment=b"hx-request" in request.headers,
+            signed_in=bool(session.credentials),
+        )
+        try:
+            answer = await self._answer(request, tuple(part for part in parts if part), view)
+            if isinstance(answer, Stream):
+                await _send_stream(request, answer)
+                return
+        except ApiRefused as error:
+            answer = self._refused(error, view, parts if request.method == "GET" else [])
+        await self._send(request, scope, answer, view, new=session if is_new else None)
+
+    async def _answer(self, request: Request, parts: tuple[str, ...], view: View) -> Answer:
+        found = self._routes.find("GET" if request.method == "HEAD" else request.method, parts)
+        if found is None:
+            return Rendered("error.html", {"title": "There is no such page", "message": "", "hint": ""}, status=404)
+        if request.method == "POST" and not hmac.compare_digest(
+            view.form.get("csrf_token", "").encode(), view.session.csrf_token.encode()
+        ):
+            return Rendered(
+                "error.html",
+                {"title": "This form is too old", "message": "Nothing was changed.", "hint": "Open the page again, and repeat it."},
+                status=403,
+            )
+        page, names = found
+        return await page(replace(view, names=names))
+
+    def _refused(self, error: ApiRefused, view: View, parts: Sequence[str]) -> Rendered | Redirect:
+        """Shows why the API refused a call; a reader without valid credentials signs in, and comes back to the page."""
+        if error.status == 401 and self._asks_for_credentials:
+            return Redirect(link("sign-in", next=link(*parts, **view.query)), ends_session=view.signed_in)
+        values = {"title": error.code or "The broker refused this", "message": error.message, "hint": error.hint}
+        return Rendered("error.html", values, error.status)
+
+    # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _session(self, request: Request, scope: Scope) -> tuple[Session, bool]:
+        """Returns the reader's session, and whether its cookie has to be set."""
+        session = self._sealer.open(_cookie(request.headers.get(b"cookie", b"")), now_ms=_now_ms())
+        if session is not None:
+            return session, False
+        return self._new_session(""), True
+
+    def _new_session(self, credentials: str) -> Session:
+        return self._sealer.new_session(credentials, now_ms=_now_ms())
+
+    def _set_cookie(self, scope: Scope, session: Session | None) -> tuple[bytes, bytes]:
+        value = "" if session is None else self._sealer.seal(session)
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        age_s = 0 if session is None else SESSION_MS // 1000
+        text = f"{COOKIE}={value}; Path={ROOT}; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+        return b"set-cookie", text.encode("ascii")
+
+    # ── answers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _send(self, request: Request, scope: Scope, answer: Rendered | Redirect, view: View, *, new: Session | None) -> None:
+        headers: Headers = [*_SECURITY, (b"cache-control", b"no-store")]
+        if isinstance(answer, Redirect):
+            if answer.session is not None or answer.ends_session:
+                headers.append(self._set_cookie(scope, answer.session))
+            await request.answer(303, b"", [*headers, (b"location", answer.location.encode("ascii"))])
+            return
+        if new is not None:
+            headers.append(self._set_cookie(scope, new))
+        body = self._templates.render(answer.template, self._values(view) | dict(answer.values), block=answer.block)
+        await request.answer(answer.status, body, [*headers, (b"content-type", b"text/html; charset=utf-8")])
+
+    def _values(self, view: View) -> dict[str, Any]:
+        """Returns what the layout of each page shows."""
+        return {
+            "csrf_token": view.session.csrf_token,
+            "signed_in": view.signed_in,
+            "version": self._version,
+            "query": view.query,
+        }
+
+    async def _send_static(self, request: Request, name: str) -> None:
+        content = self._static.get(name)
+        if content is None:
+            await request.answer(404, b"", [*_SECURITY])
+            return
+        kind = _MEDIA_TYPES[Path(name).suffix].encode("ascii")
+        # The names of vendored files carry their version; the console's own are small.
+        age = b"max-age=31536000, immutable" if any(each.isdigit() for each in name) else b"no-cache"
+        await request.answer(200, content, [*_SECURITY, (b"content-type", kind), (b"cache-control", age)])
+
+
+async def _send_stream(request: Request, answer: Stream) -> None:
+    """Sends the parts as they come. Raises ApiRefused before the answer begins; Disconnected once the reader has left."""
+
+    async def send() -> None:
+        async with aclosing(answer.parts) as parts:
+            first = await anext(parts, b"")
+            headers: Headers = [*_SECURITY, (b"content-type", answer.media_type.encode("ascii"))]
+            if answer.filename:
+                headers.append((b"content-disposition", f'attachment; filename="{answer.filename}"'.encode("ascii", "replace")))
+            await request.begin_stream(headers)
+            await request.stream(first)
+            async for part in parts:
+                await request.stream(part)
+            await request.end_stream()
+
+    await request.run_while_connected(send())
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Reads a posted form. Raises InvalidArgument, TooLarge, BodyTooSlow."""
+    if request.method != "POST":
+        return {}
+    request.media_type(("application/x-www-form-urlencoded",))
+    length = request.content_length(bytes_max=FORM_BYTES_MAX)
+    body = await request.body(None, length=length, bytes_max=FORM_BYTES_MAX, timeout_s=FORM_TIMEOUT_S)
+    return _pairs(body)
+
+
+def _pairs(raw: bytes) -> dict[str, str]:
+    """Returns the last value of each name. Raises InvalidArgument for bytes that are no form."""
+    try:
+        return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw), errors="strict"))
+    except (UnicodeDecodeError, ValueError):
+        raise InvalidArgument("the query or the form is not name=value&name=value in UTF-8, percent-encoded") from None
+
+
+def _cookie(header: bytes) -> str:
+    jar: SimpleCookie = SimpleCookie()
+    try:
+        jar.load(header.decode("latin-1"))
+    except CookieError:
+        return ""
+    return jar[COOKIE].value if COOKIE in jar else ""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,61 @@
+"""Lists the topics, creates them, and deletes them once their name was typed again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
+
+PAGE_SIZE: Final = 100
+
+
+def topic_routes(routes: Routes) -> None:
+    """Adds the pages of topics."""
+    routes.add("GET", "", _home)
+    routes.add("GET", "topics", _list)
+    routes.add("POST", "topics", _create)
+    routes.add("GET", "topics/{topic}", _to_records)
+    routes.add("GET", "topics/{topic}/partitions", _partitions)
+    routes.add("POST", "topics/{topic}/delete", _delete)
+
+
+async def _home(view: View) -> Answer:
+    return Redirect(link("topics"))
+
+
+async def _list(view: View) -> Answer:
+    page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"))
+    return Rendered("topics.html", {"page": page}, block="content" if view.is_fragment else "")
+
+
+async def _create(view: View) -> Answer:
+    name = view.form.get("name", "").strip()
+    count = view.form.get("partition_count", "")
+    body = {"name": name, "partition_count": int(count) if count.isdecimal() else 0}
+    await view.api.call("POST", "v1", "topics", body=body)
+    return Redirect(link("topics", name))
+
+
+async def _to_records(view: View) -> Answer:
+    return Redirect(link("topics", view.names["topic"], "records"))
+
+
+async def _partitions(view: View) -> Answer:
+    return await _described(view)
+
+
+async def _described(view: View, **more: object) -> Rendered:
+    topic = await view.api.get("v1", "topics", view.names["topic"])
+    known = [each for each in topic["partitions"] if "error" not in each]
+    records = sum(each["high_watermark"] - each["log_start_offset"] for each in known)
+    return Rendered("topic.html", {"topic": topic, "records": records, **more})
+
+
+async def _delete(view: View) -> Answer:
+    name = view.names["topic"]
+    if view.form.get("confirmation") != name:
+        refused = await _described(view, refused="Nothing was deleted: the name that you typed is another one.")
+        return replace(refused, status=409)
+    await view.api.call("DELETE", "v1", "topics", name)
+    return Redirect(link("topics"))

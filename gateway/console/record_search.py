@@ -1,0 +1,241 @@
+"""Reads records for a page: the newest, or those from an offset or a time on, and of them what the reader looks for.
+
+    newest    the last records of each partition, merged by time, newest first; with a filter, further back, a step at a time
+    onward    from a position in each partition, merged by time, oldest first
+
+A search ends with enough matches, at the end of the log, or at a bound of time, records or bytes. Its result says how far it came,
+so that the reader can go on from there. Invariant: between its bounds a search leaves out no match.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from gateway.console.api_client import ApiClient, ApiRefused, QueryValue
+from gateway.console.record_view import RawRecord, RecordFilter, raw_record
+
+MATCHES_MAX: Final = 500
+# Bounds of one search.
+SEARCH_S: Final = 2.0
+SEARCH_RECORDS: Final = 50_000
+# Records, and bytes of records, of one read of a partition.
+STEP_RECORDS: Final = 500
+STEP_BYTES: Final = 1 << 20
+# Partitions that are read at the same time, and the most of one page.
+PARTITIONS_AT_ONCE: Final = 8
+PARTITIONS_MAX: Final = 200
+
+
+class Start(NamedTuple):
+    """Where to begin: `newest`, or onward from `earliest`, an offset or a time."""
+
+    newest: bool = True
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+
+class Found(NamedTuple):
+    """The result of a search."""
+
+    records: Sequence[RawRecord]
+    # Records that were looked at.
+    looked_at: int
+    # By partition, where to go on: onward from this offset, or backward from below it. Partitions read to their end have none.
+    go_on: dict[int, int]
+    # Partitions that could not be read, each with the reason.
+    refused: dict[int, str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether the search came to the end of each partition."""
+        return not self.go_on and not self.refused
+
+
+class _Budget:
+    """Bounds the work of one search over all partitions."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ends_s = clock() + SEARCH_S
+        self.looked_at = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.looked_at >= SEARCH_RECORDS or self._clock() >= self._ends_s
+
+
+class RecordSearch:
+    """Searches the records of one topic."""
+
+    def __init__(self, api: ApiClient, topic: str, wanted: RecordFilter, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._topic = topic
+        self._wanted = wanted
+        self._budget = _Budget(clock)
+
+    async def newest(self, partitions: Sequence[int], *, count: int, below: dict[int, int] | None = None) -> Found:
+        """Returns the `count` newest matches, newest first. `below`: by partition, the offset to look below."""
+
+        async def read(partition: int) -> tuple[list[RawRecord], int | None]:
+            return await self._backward(partition, count, None if below is None else below[partition])
+
+        found = await self._of_all([each for each in partitions if below is None or each in below], read)
+        merged = heapq.nlargest(count, found.records, key=lambda record: (record.timestamp_ms, record.offset, -record.partition))
+        return found._replace(records=merged, go_on=_older(found.go_on, merged, found.records))
+
+    async def onward(self, partitions: Sequence[int], start: Start, *, count: int, from_: dict[int, int] | None = None) -> Found:
+        """Returns the `count` first matches, oldest first. `from_`: by partition, the offset to go on from."""
+
+        async def read(partition: int) -> tuple[list[RawRecord], int | None]:
+            if from_ is not None:
+                return await self._onward(partition, count, Start(newest=False, offset=from_[partition]))
+            return await self._onward(partition, count, start)
+
+        found = await self._of_all([each for each in partitions if from_ is None or each in from_], read)
+        merged = heapq.nsmallest(count, found.records, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+        return found._replace(records=merged, go_on=_newer(found.go_on, merged, found.records))
+
+    async def _of_all(
+        self, partitions: Sequence[int], read: Callable[[int], Awaitable[tuple[list[RawRecord], int | None]]]
+    ) -> Found:
+        records: list[RawRecord] = []
+        go_on: dict[int, int] = {}
+        refused: dict[int, str] = {}
+        room = asyncio.Semaphore(PARTITIONS_AT_ONCE)
+
+        async def read_one(partition: int) -> None:
+            async with room:
+                try:
+                    found, next_offset = await read(partition)
+                except ApiRefused as error:
+                    if error.status in {401, 403, 404}:
+                        raise
+                    refused[partition] = error.message
+                    return
+            records.extend(found)
+            if next_offset is not None:
+                go_on[partition] = next_offset
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for partition in partitions:
+                    tasks.create_task(read_one(partition))
+        except* ApiRefused as group:
+            raise group.exceptions[0] from None
+        return Found(records, self._budget.looked_at, go_on, refused)
+
+    async def _onward(self, partition: int, count: int, start: Start) -> tuple[list[RawRecord], int | None]:
+        matches: list[RawRecord] = []
+        asked: dict[str, QueryValue] = {"offset": "earliest"}
+        if start.offset is not None:
+            asked = {"offset": start.offset}
+        elif start.timestamp_ms is not None:
+            asked = {"timestamp": start.timestamp_ms}
+        while True:
+            page = await self._read(partition, asked)
+            for record in page["records"]:
+                raw = raw_record(record)
+                if self._wanted.matches(raw):
+                    matches.append(raw)
+            asked = {"offset": page["next_offset"]}
+            if page["next_offset"] >= page["high_watermark"]:
+                return matches, None
+            if len(matches) >= count or self._budget.is_spent:
+                return matches, page["next_offset"]
+
+    async def _backward(self, partition: int, count: int, below: int | None) -> tuple[list[RawRecord], int | None]:
+        """Reads steps of growing size, each below the last one."""
+        matches: list[RawRecord] = []
+        step = count if self._wanted.is_empty else STEP_RECORDS
+        end = below
+        while True:
+            if end is None:
+                page = await self._read(partition, {"tail": step})
+                end = page["high_watermark"]
+                start = max(page["log_start_offset"], end - step)
+            else:
+                start = max(0, end - step)
+                page = await self._page_from(partition, start)
+                start = max(start, page["log_start_offset"])
+            matches += await self._matches_between(partition, page, start, end)
+            if start <= page["log_start_offset"]:
+                return matches, None
+            if len(matches) >= count or self._budget.is_spent:
+                return matches, start
+            end = start
+
+    async def _matches_between(self, partition: int, page: dict[str, Any], start: int, end: int) -> list[RawRecord]:
+        """Returns the matches in [start, end). `page` is the first read of it."""
+        matches: list[RawRecord] = []
+        while True:
+            for record in page["records"]:
+                if start <= record["offset"] < end:
+                    raw = raw_record(record)
+                    if self._wanted.matches(raw):
+                        matches.append(raw)
+            if page["next_offset"] >= end or page["next_offset"] >= page["high_watermark"]:
+                return matches
+            page = await self._read(partition, {"offset": page["next_offset"]})
+
+    async def _page_from(self, partition: int, offset: int) -> dict[str, Any]:
+        """Reads from the offset on, or from the log start where that is above it."""
+        try:
+            return await self._read(partition, {"offset": offset})
+        except ApiRefused as error:
+            if error.code != "OFFSET_OUT_OF_RANGE":
+                raise
+            return await self._read(partition, {"offset": "earliest"})
+
+    async def _read(self, partition: int, where: dict[str, QueryValue]) -> dict[str, Any]:
+        page: dict[str, Any] = await self._api.get(
+            "v1",
+            "topics",
+            self._topic,
+            "partitions",
+            str(partition),
+            "records",
+            max_records=STEP_RECORDS,
+            max_bytes=STEP_BYTES,
+            key_format="base64",
+            value_format="base64",
+            **where,
+        )
+        self._budget.looked_at += len(page["records"])
+        return page
+
+
+def _older(go_on: dict[int, int], shown: Sequence[RawRecord], read: Sequence[RawRecord]) -> dict[int, int]:
+    """Returns where older records begin: below the oldest shown one of each partition whose matches were not all shown."""
+    return _continued(go_on, shown, read, lambda offsets: min(offsets), lambda offsets: max(offsets) + 1)
+
+
+def _newer(go_on: dict[int, int], shown: Sequence[RawRecord], read: Sequence[RawRecord]) -> dict[int, int]:
+    """Returns where newer records begin: above the newest shown one of each partition whose matches were not all shown."""
+    return _continued(go_on, shown, read, lambda offsets: max(offsets) + 1, lambda offsets: min(offsets))
+
+
+def _continued(
+    go_on: dict[int, int],
+    shown: Sequence[RawRecord],
+    read: Sequence[RawRecord],
+    behind: Callable[[Sequence[int]], int],
+    before: Callable[[Sequence[int]], int],
+) -> dict[int, int]:
+    shown_at = _offsets(shown)
+    result = dict(go_on)
+    for partition, offsets in _offsets(read).items():
+        here = shown_at.get(partition, [])
+        if len(here) < len(offsets):
+            result[partition] = behind(here) if here else before(offsets)
+    return result
+
+
+def _offsets(records: Sequence[RawRecord]) -> dict[int, list[int]]:
+    by_partition: dict[int, list[int]] = {}
+    for record in records:
+        by_partition.setdefault(record.partition, []).append(record.offset)
+    return by_partition

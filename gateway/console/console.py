@@ -25,7 +25,9 @@ from urllib.parse import parse_qsl
 from gateway.api import BrokerApi
 from gateway.console.api_client import ApiClient, ApiRefused, Asgi, Scope
 from gateway.console.page import ROOT, Answer, Redirect, Rendered, Routes, Stream, View, link
+from gateway.console.pages.access import access_routes
 from gateway.console.pages.cluster import cluster_routes
+from gateway.console.pages.groups import group_routes
 from gateway.console.pages.records import record_routes
 from gateway.console.pages.sign_in import sign_in_routes
 from gateway.console.pages.tail import tail_routes
@@ -77,7 +79,7 @@ class Console:
         self._templates = Templates()
         self._static = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _MEDIA_TYPES}
         self._routes = Routes()
-        for add_routes in (topic_routes, record_routes, cluster_routes):
+        for add_routes in (topic_routes, record_routes, group_routes, cluster_routes, access_routes):
             add_routes(self._routes)
         tail_routes(self._routes, self._templates)
         sign_in_routes(self._routes, self._new_session)

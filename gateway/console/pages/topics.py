@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from gateway.console.api_client import ApiRefused
 from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
 
 PAGE_SIZE: Final = 100
@@ -18,6 +19,9 @@ def topic_routes(routes: Routes) -> None:
     routes.add("GET", "topics/{topic}", _to_records)
     routes.add("GET", "topics/{topic}/partitions", _partitions)
     routes.add("POST", "topics/{topic}/delete", _delete)
+    routes.add("GET", "topics/{topic}/settings", _settings)
+    routes.add("POST", "topics/{topic}/settings", _alter)
+    routes.add("POST", "topics/{topic}/grow", _grow)
 
 
 async def _home(view: View) -> Answer:
@@ -59,3 +63,41 @@ async def _delete(view: View) -> Answer:
         return replace(refused, status=409)
     await view.api.call("DELETE", "v1", "topics", name)
     return Redirect(link("topics"))
+
+
+async def _settings(view: View) -> Answer:
+    return await _shown_settings(view)
+
+
+async def _shown_settings(view: View, *, refused: str = "") -> Rendered:
+    topic = view.names["topic"]
+    described = await view.api.get("v1", "topics", topic, "settings")
+    partitions = await view.api.get("v1", "topics", topic, "partitions")
+    values = {
+        "topic": topic,
+        "settings": [each for each in described["settings"] if not each["inert"]],
+        "inert": [each for each in described["settings"] if each["inert"] and each["value"] != each["default"]],
+        "partition_count": len(partitions["partitions"]),
+        "refused": refused,
+    }
+    return Rendered("topic_settings.html", values, status=400 if refused else 200)
+
+
+async def _alter(view: View) -> Answer:
+    """Sets one setting; an empty value resets it to its default."""
+    name, value = view.form.get("name", ""), view.form.get("value", "").strip()
+    try:
+        await view.api.call("PATCH", "v1", "topics", view.names["topic"], body={"settings": {name: value or None}})
+    except ApiRefused as error:
+        return await _shown_settings(view, refused=f"{error.message} {error.hint}".strip())
+    return Redirect(link("topics", view.names["topic"], "settings"))
+
+
+async def _grow(view: View) -> Answer:
+    count = view.form.get("partition_count", "")
+    try:
+        body = {"partition_count": int(count) if count.isdecimal() else 0}
+        await view.api.call("PATCH", "v1", "topics", view.names["topic"], body=body)
+    except ApiRefused as error:
+        return await _shown_settings(view, refused=f"{error.message} {error.hint}".strip())
+    return Redirect(link("topics", view.names["topic"], "partitions"))

@@ -1,0 +1,101 @@
+"""Shows consumer groups with their lag, and moves their offsets: first as a table of what would change, then for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.console.api_client import ApiRefused
+from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
+
+PAGE_SIZE: Final = 100
+# Groups of a page whose lag is read with it.
+LAGS_MAX: Final = 25
+
+
+def group_routes(routes: Routes) -> None:
+    """Adds the pages of groups."""
+    routes.add("GET", "groups", _list)
+    routes.add("GET", "groups/{group}", _show)
+    routes.add("POST", "groups/{group}/seek", _seek)
+    routes.add("POST", "groups/{group}/delete", _delete)
+
+
+async def _list(view: View) -> Answer:
+    page = await view.api.get("v1", "groups", page_size=PAGE_SIZE, page_token=view.query.get("page"), state=view.query.get("state"))
+    lags: dict[str, Any] = {}
+    for group in page["groups"][:LAGS_MAX]:
+        try:
+            lags[group["group"]] = await view.api.get("v1", "groups", group["group"])
+        except ApiRefused as error:
+            lags[group["group"]] = {"refused": error.message}
+    return Rendered("groups.html", {"page": page, "lags": lags}, block="content" if view.is_fragment else "")
+
+
+async def _show(view: View) -> Answer:
+    return await _described(view)
+
+
+async def _described(view: View, **more: Any) -> Rendered:
+    group = await view.api.get("v1", "groups", view.names["group"])
+    values = {"group": group, "form": view.form, "moved": None, "refused": "", "moved_for_good": False}
+    return Rendered("group.html", values | more, block="content" if view.is_fragment else "")
+
+
+async def _seek(view: View) -> Answer:
+    """Shows what a seek would change. With `confirmed` it moves the offsets."""
+    try:
+        body = seek_body(view.form)
+    except ValueError as error:
+        return await _described(view, refused=str(error))
+    confirmed = view.form.get("confirmed") == "true"
+    query = {} if confirmed else {"validate_only": "true"}
+    try:
+        answer = await view.api.call("POST", "v1", "groups", view.names["group"], "seek", query=query, body=body)
+    except ApiRefused as error:
+        return await _described(view, refused=f"{error.message} {error.hint}".strip())
+    return await _described(view, moved=answer["moved"], moved_for_good=confirmed)
+
+
+def seek_body(form: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the body of a seek that the form asks for. Raises ValueError with a sentence for the reader. Pure."""
+    where = form.get("to", "")
+    point = form.get("point", "").strip()
+    to: Any
+    match where:
+        case "earliest" | "latest":
+            to = where
+        case "offset" if point.isdecimal():
+            to = {"offset": int(point)}
+        case "shift" if point.removeprefix("-").removeprefix("+").isdecimal():
+            to = {"shift": int(point)}
+        case "time" if point:
+            to = {"timestamp": int(point) if point.isdecimal() else _zoned(point)}
+        case "offset" | "shift":
+            raise ValueError("Enter a whole number: the offset, or by how many records to move.")
+        case _:
+            raise ValueError("Enter a time as 2026-01-31T12:00:00Z, or milliseconds since 1970.")
+    body: dict[str, Any] = {"to": to}
+    topic = form.get("topic", "").strip()
+    if topic:
+        numbers = form.get("partition", "").strip()
+        if numbers and not numbers.isdecimal():
+            raise ValueError("Enter the number of one partition, or leave it empty for all.")
+        body["topics"] = [{"topic": topic, "partitions": [int(numbers)]} if numbers else topic]
+    return body
+
+
+def _zoned(point: str) -> str:
+    """Adds UTC to a time without a zone, as browsers send it."""
+    date, _, time_of_day = point.partition("T")
+    if not time_of_day or point.endswith("Z") or "+" in time_of_day or "-" in time_of_day:
+        return point
+    return f"{date}T{time_of_day}{':00' if time_of_day.count(':') == 1 else ''}Z"
+
+
+async def _delete(view: View) -> Answer:
+    name = view.names["group"]
+    if view.form.get("confirmation") != name:
+        return await _described(view, refused="Nothing was deleted: the name that you typed is another one.")
+    await view.api.call("DELETE", "v1", "groups", name)
+    return Redirect(link("groups"))

@@ -13,6 +13,7 @@ import asyncio
 import heapq
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from gateway.console.api_client import ApiClient, ApiRefused, QueryValue
@@ -31,7 +32,7 @@ PARTITIONS_MAX: Final = 200
 
 
 class Start(NamedTuple):
-    """Where to begin: `newest`, or onward from `earliest`, an offset or a time."""
+    """Holds where a search begins: at the newest record, or onward from an offset, a time, or the earliest record."""
 
     newest: bool = True
     offset: int | None = None
@@ -43,7 +44,7 @@ class Found(NamedTuple):
 
     records: Sequence[RawRecord]
     # Records that were looked at.
-    looked_at: int
+    read_count: int
     # By partition, where to go on: onward from this offset, or backward from below it. Partitions read to their end have none.
     go_on: dict[int, int]
     # Partitions that could not be read, each with the reason.
@@ -61,11 +62,11 @@ class _Budget:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._ends_s = clock() + SEARCH_S
-        self.looked_at = 0
+        self.read_count = 0
 
     @property
     def is_spent(self) -> bool:
-        return self.looked_at >= SEARCH_RECORDS or self._clock() >= self._ends_s
+        return self.read_count >= SEARCH_RECORDS or self._clock() >= self._ends_s
 
 
 class RecordSearch:
@@ -84,7 +85,7 @@ class RecordSearch:
             return await self._backward(partition, count, None if below is None else below[partition])
 
         found = await self._of_all([each for each in partitions if below is None or each in below], read)
-        merged = heapq.nlargest(count, found.records, key=lambda record: (record.timestamp_ms, record.offset, -record.partition))
+        merged = _merged(found.records, count, newest_first=True)
         return found._replace(records=merged, go_on=_older(found.go_on, merged, found.records))
 
     async def onward(self, partitions: Sequence[int], start: Start, *, count: int, from_: dict[int, int] | None = None) -> Found:
@@ -96,7 +97,7 @@ class RecordSearch:
             return await self._onward(partition, count, start)
 
         found = await self._of_all([each for each in partitions if from_ is None or each in from_], read)
-        merged = heapq.nsmallest(count, found.records, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
+        merged = _merged(found.records, count, newest_first=False)
         return found._replace(records=merged, go_on=_newer(found.go_on, merged, found.records))
 
     async def _of_all(
@@ -126,7 +127,7 @@ class RecordSearch:
                     tasks.create_task(read_one(partition))
         except* ApiRefused as group:
             raise group.exceptions[0] from None
-        return Found(records, self._budget.looked_at, go_on, refused)
+        return Found(records, self._budget.read_count, go_on, refused)
 
     async def _onward(self, partition: int, count: int, start: Start) -> tuple[list[RawRecord], int | None]:
         matches: list[RawRecord] = []
@@ -204,8 +205,17 @@ class RecordSearch:
             value_format="base64",
             **where,
         )
-        self._budget.looked_at += len(page["records"])
+        self._budget.read_count += len(page["records"])
         return page
+
+
+def _merged(records: Sequence[RawRecord], count: int, *, newest_first: bool) -> list[RawRecord]:
+    """Merges the partitions by time. The records of a partition keep the order of their offsets, whatever their times are."""
+    sign = -1 if newest_first else 1
+    by_partition: dict[int, list[RawRecord]] = {}
+    for record in sorted(records, key=lambda record: (record.partition, sign * record.offset)):
+        by_partition.setdefault(record.partition, []).append(record)
+    return list(islice(heapq.merge(*by_partition.values(), key=lambda record: sign * record.timestamp_ms), count))
 
 
 def _older(go_on: dict[int, int], shown: Sequence[RawRecord], read: Sequence[RawRecord]) -> dict[int, int]:

@@ -38,6 +38,8 @@ class Payload(NamedTuple):
 
 
 class ShownHeader(NamedTuple):
+    """A header as a page shows it."""
+
     name: str
     value: Payload
 
@@ -99,7 +101,7 @@ def shown_payload(data: bytes | None, *, limit: int, indented: bool = False) -> 
     if text is None:
         shown = data[: HEX_BYTES if limit <= PREVIEW_CHARACTERS else limit // 3]
         return Payload("binary", len(data), shown.hex(" "), is_cut=len(shown) < len(data))
-    is_cut = len(data) > _bytes_looked_at(limit)
+    is_cut = len(data) > _bytes_of_characters(limit)
     kind: Kind = "text"
     if (indented or len(data) <= JSON_BYTES_MAX) and data[:1] in b'{["-0123456789tfn \n\t' and _is_json(data):
         kind = "json"
@@ -108,14 +110,14 @@ def shown_payload(data: bytes | None, *, limit: int, indented: bool = False) -> 
     return Payload(kind, len(data), text[:limit], is_cut=is_cut or len(text) > limit)
 
 
-def _bytes_looked_at(limit: int) -> int:
+def _bytes_of_characters(limit: int) -> int:
     """Returns how many bytes `limit` characters may have, and one character more."""
     return 4 * limit + 4
 
 
 def _text(data: bytes, *, limit: int) -> str | None:
     """Returns the beginning of UTF-8 text, with control characters made visible; None for other bytes."""
-    part = data[: _bytes_looked_at(limit)]
+    part = data[: _bytes_of_characters(limit)]
     try:
         text = part.decode()
     except UnicodeDecodeError as error:
@@ -154,7 +156,7 @@ def _header_bytes(value: Any) -> bytes | None:
 
 
 class RecordFilter(NamedTuple):
-    """What the reader looks for. Empty fields match every record."""
+    """Holds what the reader looks for. Empty fields match every record."""
 
     key: str = ""
     value: str = ""

@@ -66,7 +66,7 @@ def shown_count(count: float) -> str:
 def shown_duration(seconds: float) -> str:
     """Returns a time span in its largest unit: 3.2 h."""
     if math.isinf(seconds):
-        return "for ever"
+        return "without an end"
     for size, unit in _SPANS:
         if seconds >= size:
             return f"{_three_digits(seconds / size)} {unit}"

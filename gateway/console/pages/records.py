@@ -32,7 +32,7 @@ def record_routes(routes: Routes) -> None:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What the form of the list asks for."""
+    """Holds what the form of the list requests."""
 
     partition: int | None
     order: str
@@ -161,10 +161,10 @@ async def _show(view: View) -> Answer:
             status=404,
         )
     try:
-        place = await view.api.get("v1", "topics", topic, "partitions", partition, "offsets", offset, "explain")
+        location = await view.api.get("v1", "topics", topic, "partitions", partition, "offsets", offset, "explain")
     except ApiRefused as error:
-        place = {"refused": error.message}
-    return Rendered("record.html", {"topic": topic, "record": shown_record(record, whole=True), "place": place})
+        location = {"refused": error.message}
+    return Rendered("record.html", {"topic": topic, "record": shown_record(record, whole=True), "location": location})
 
 
 async def _value(view: View) -> Answer:

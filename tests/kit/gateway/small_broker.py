@@ -17,6 +17,7 @@ import uvloop
 
 from gateway.access.admin import AccessAdmin
 from gateway.cluster.view import BrokerDescription, DrainState
+from gateway.console.console import load_console
 from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.server import HttpServer
@@ -152,7 +153,7 @@ class SmallBroker:
         )
         self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
         self.group_view = parts.view
-        self.http = HttpServer(self)
+        self.http = HttpServer(self, load_pages=lambda app: load_console(self, app))
         self.grpc = GrpcServer(self)
 
     @property

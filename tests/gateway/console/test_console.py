@@ -1,0 +1,165 @@
+"""The console over the real routes of a small broker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.console.console import CONTENT_SECURITY_POLICY
+from tests.kit.gateway.http_client import Client, serve
+from tests.kit.gateway.small_broker import SmallBroker
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<script>alert(1)</script>"
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+class Reader:
+    """Keeps the cookie of a browser, and posts forms with their token."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._cookie = ""
+
+    async def get(self, path: str) -> tuple[int, str]:
+        answer = await self._client.ask("GET", path, allow_redirects=False, headers={"cookie": self._cookie})
+        if "set-cookie" in answer.headers:
+            self._cookie = answer.headers["set-cookie"].partition(";")[0]
+        return answer.status, answer.body.decode()
+
+    async def post(self, page: str, path: str, form: str) -> tuple[int, str]:
+        """Posts a form of a page. Returns the status, and the location or the body."""
+        _, html = await self.get(page)
+        token = re.search(r'name="csrf_token" value="([^"]+)"', html)
+        assert token is not None
+        headers = FORM | {"cookie": self._cookie}
+        body = f"csrf_token={token[1]}&{form}".encode()
+        answer = await self._client.ask("POST", path, data=body, headers=headers, allow_redirects=False)
+        return answer.status, answer.headers.get("location", answer.body.decode())
+
+
+def test_topics_are_made_shown_and_deleted_once_their_name_is_typed(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        reader = Reader(client)
+        assert await reader.post("/console/topics", "/console/topics", "name=sales&partition_count=2") == (
+            303,
+            "/console/topics/sales",
+        )
+        assert "sales" in (await reader.get("/console/topics"))[1]
+        page = "/console/topics/sales/partitions"
+        assert (await reader.post(page, "/console/topics/sales/delete", "confirmation=other"))[0] == 409
+        assert (await reader.post(page, "/console/topics/sales/delete", "confirmation=sales"))[0] == 303
+        assert "sales" not in str((await client.get("/v1/topics")).json)
+
+    serve(tmp_path, scenario)
+
+
+def test_no_page_runs_what_a_record_holds(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        record = {"key": HOSTILE, "value": HOSTILE, "headers": {HOSTILE: HOSTILE}}
+        await client.produce("/v1/topics/sales/records", [record])
+        reader = Reader(client)
+        for path in ("records", "records/0/0", f"records?value={HOSTILE}", f"tail?key={HOSTILE}"):
+            status, html = await reader.get(f"/console/topics/sales/{path.replace('<', '%3C').replace('>', '%3E')}")
+            assert status == 200
+            assert HOSTILE not in html
+            assert "&lt;script&gt;" in html
+
+    serve(tmp_path, scenario)
+
+
+def test_every_answer_carries_the_content_security_policy(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for path in ("/console", "/console/topics", "/console/none", "/console/static/console.css", "/console/static/none"):
+            answer = await client.get(path)
+            assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY.decode()
+
+    serve(tmp_path, scenario)
+
+
+def test_a_form_without_the_token_of_its_session_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = await client.ask("POST", "/console/topics", data=b"name=sales&partition_count=1", headers=FORM)
+        assert answer.status == 403
+        assert "sales" not in str((await client.get("/v1/topics")).json)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_produced_record_is_shown_with_where_it_lies(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 2})
+        reader = Reader(client)
+        page = "/console/topics/sales/produce"
+        form = "key=c-7&value=%7B%22id%22%3A7%7D&headers=trace%3A+ab&partition=1"
+        assert await reader.post(page, page, form) == (303, "/console/topics/sales/records/1/0")
+        _, html = await reader.get("/console/topics/sales/records/1/0")
+        assert "wal/" in html
+        assert "trace" in html
+        assert "c-7" in html
+
+    serve(tmp_path, scenario)
+
+
+def test_a_download_has_the_records_that_match(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        await client.produce("/v1/topics/sales/records", [{"key": f"k{i}", "value": "=1+1" if i == 3 else "x"} for i in range(20)])
+        lines = (await client.get("/console/topics/sales/download?key=k1")).body.splitlines()
+        assert len(lines) == 11
+        answer = await client.get("/console/topics/sales/download?as=csv&key=k3")
+        partition, offset, _, key, value, _ = answer.body.decode().splitlines()[1].split(",")
+        assert (partition, offset, key, value) == ("0", "3", "k3", "'=1+1")
+
+    serve(tmp_path, scenario)
+
+
+def test_settings_are_changed_and_refused_with_the_reason(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        reader = Reader(client)
+        page = "/console/topics/sales/settings"
+        assert (await reader.post(page, page, "name=retention.ms&value=5000"))[0] == 303
+        status, html = await reader.post(page, page, "name=retention.ms&value=soon")
+        assert status == 400
+        assert "retention.ms" in html
+        assert (await reader.post(page, "/console/topics/sales/grow", "partition_count=3"))[0] == 303
+        topic = (await client.get("/v1/topics/sales")).json
+        assert (topic["settings"], topic["partition_count"]) == ({"retention.ms": "5000"}, 3)
+
+    serve(tmp_path, scenario)
+
+
+def test_offsets_are_moved_after_a_table_of_what_would_change(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        await client.produce("/v1/topics/sales/records", [{"value": i} for i in range(5)])
+        commit = {"offsets": [{"topic": "sales", "partition": 0, "offset": 4}]}
+        assert (await client.ask("POST", "/v1/groups/billing/offsets", json=commit)).status == 200
+        reader = Reader(client)
+        page, seek = "/console/groups/billing", "/console/groups/billing/seek"
+        status, html = await reader.post(page, seek, "to=earliest&point=&topic=&partition=")
+        assert status == 200
+        assert "What would change" in html
+        assert (await client.get("/v1/groups/billing/offsets")).json["offsets"][0]["offset"] == 4
+        status, html = await reader.post(page, seek, "to=earliest&point=&topic=&partition=&confirmed=true")
+        assert "The offsets were moved." in html
+        assert (await client.get("/v1/groups/billing/offsets")).json["offsets"][0]["offset"] == 0
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "path", ["/console/none", "/console/topics/none/records", "/console/groups/none", "/console/topics/x/records/0/5"]
+)
+def test_what_does_not_exist_is_a_page_that_says_so(path: str, tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = await client.get(path)
+        assert answer.status == 404
+        assert b"<h1>" in answer.body
+
+    serve(tmp_path, scenario)

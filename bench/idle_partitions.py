@@ -18,7 +18,7 @@ from bench.batches import record_batch
 from bench.figures import Figure, Target
 from bench.run import Run
 from compaction.settings import CompactionSettings
-from gateway.broker import Broker, wall_clock_ms
+from gateway.broker.broker import Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
 from gateway.net.ports import reserve_ports
 from gateway.settings import BrokerSettings

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.process.broker_process import serve
 from gateway.settings import load_settings
 from segments.object_store.directory import DirectoryObjectStore

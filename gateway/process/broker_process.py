@@ -1,7 +1,7 @@
 """Runs a broker as a process: opens what it needs in order, and closes it at the end.
 
-  start   certificates, ports, keys ─▶ directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ gateway/broker.py
-  stop    gateway/broker.py ─▶ stores close
+  start   certificates, ports, keys ─▶ directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ Broker
+  stop    Broker ─▶ stores close
 
 Invariant: no listener answers before the bucket has proved that it keeps create-only PUTs. A refused start has signed no bucket,
 and
@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from gateway.access.bootstrap import open_access, prepare_access
-from gateway.broker import VERSION, Broker, wall_clock_ms
+from gateway.broker.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
 from gateway.kafka.listener_config import ListenerConfig, check_advertised, parse_listeners
 from gateway.net.ports import reserve_ports

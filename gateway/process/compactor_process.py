@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.service import CompactionService
-from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
+from gateway.broker.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
 from gateway.cluster.identity import watch_identity
 from gateway.process.compactor_http import CompactorHttp
 from gateway.telemetry.process_metrics import build_info

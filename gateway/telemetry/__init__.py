@@ -4,7 +4,7 @@ Entries: `MetricsRegistry` (registry.py) serves /metrics; `RequestContext` (requ
 the metrics and the traces; `OtlpTracer` (otlp.py) exports spans.
 
 Collectors: log_metrics.py, store_metrics.py, process_metrics.py and traffic.py here; gateway/groups/metrics.py,
-gateway/broker_metrics.py and compaction/metrics.py beside what they count.
+gateway/broker/metrics.py and compaction/metrics.py beside what they count.
 
 Invariants:
 - Counting is per batch, request or message, never per record.

@@ -27,7 +27,7 @@ from unittest.mock import patch
 
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
 from segments.bucket.layout import WAL

@@ -15,7 +15,7 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.process.broker_process import run_broker
 from gateway.process.compactor_process import run_compactor
 from gateway.settings import BrokerSettings, load_settings

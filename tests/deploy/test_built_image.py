@@ -98,7 +98,7 @@ def test_what_is_installed_is_small_and_nothing_that_only_developers_need(built:
 
 def test_modules_are_compiled_ahead(built: Path) -> None:
     packages = next((built / "opt/tidelog/lib").iterdir()) / "site-packages"
-    for name in ("gateway/broker", "segments/log/session_log", "aiobotocore/client", "pyarrow/parquet/core"):
+    for name in ("gateway/broker/broker", "segments/log/session_log", "aiobotocore/client", "pyarrow/parquet/core"):
         path = packages / f"{name}.py"
         assert list((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")), name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.settings import BrokerSettings
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore

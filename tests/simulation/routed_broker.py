@@ -66,7 +66,7 @@ from tests.simulation.listener_calls import GrpcMethod, HttpCall, Metadata, RpcE
 from tests.simulation.simulated_process import Wire
 from tests.simulation.virtual_loop import virtual_loop
 
-# What a takeover may take beyond the lease of the old leader, as in gateway/broker.py.
+# What a takeover may take beyond the lease of the old leader, as in gateway/broker/broker.py.
 TAKE_OVER_S: Final = 5.0
 # Small enough that a long poll or a wait of a listener ends within a world.
 LISTENERS: Final = GatewaySettings(produce_timeout_ms=5_000, message_bytes_max=1 << 14, fetch_bytes_max=1 << 16)

@@ -15,7 +15,7 @@ import uvloop
 from gateway.access.bootstrap import NO_ACCESS, BrokerAccess, open_access, prepare_access
 from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
-from gateway.broker import wall_clock_ms
+from gateway.broker.broker import wall_clock_ms
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from gateway.proto.status import from_status
 from gateway.topics.names import partition_of

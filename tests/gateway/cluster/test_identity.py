@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.cluster.identity import CHECK_INTERVAL_S, SeenClusterId, identify_cluster, watch_identity, what_happened
 from gateway.cluster.session_opener import SessionOpener
 from gateway.controller.metadata_snapshots import take_snapshot

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.cluster.view import partitions_of
 from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import FORWARDED_BY

@@ -18,7 +18,7 @@ from compaction.context import CompactionContext
 from compaction.manifest_cache import ManifestCache
 from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
-from gateway.broker import Broker, wall_clock_ms
+from gateway.broker.broker import Broker, wall_clock_ms
 from gateway.proto import log_pb2
 from gateway.proto.status import DETAILS_TRAILER, from_status
 from gateway.routing.cluster_log import ClusterLog

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway import broker as broker_module
+from gateway.broker import broker as broker_module
 from gateway.proto import log_pb2
 from tests.gateway.cluster.test_session_manager import partition_of
 from tests.gateway.routing.test_cluster_log import channel_to, made, ready

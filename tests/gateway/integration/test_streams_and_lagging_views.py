@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from metadata.topics.topic import Topic
 from tests.gateway.cluster.test_session_manager import partition_of
 from tests.gateway.integration.test_streams_between_leaders import Stream, write

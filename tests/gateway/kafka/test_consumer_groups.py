@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from tests.gateway.kafka.test_group_admin import coordinator_and_other, joined
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller

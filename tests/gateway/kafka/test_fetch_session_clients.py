@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.protocol.hot_messages import (
     FetchPartition,

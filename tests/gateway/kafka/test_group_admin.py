@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from metadata.groups.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from metadata.groups.model import NO_GENERATION
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from metadata.errors import Unavailable
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic

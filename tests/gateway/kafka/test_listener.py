@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.kafka.protocol.client_messages import (
     ApiVersionsRequest,
     HeartbeatRequest,

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import from_status
 from gateway.routing import local_log

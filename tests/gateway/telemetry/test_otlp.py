@@ -16,7 +16,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import gateway.telemetry.otlp
 import tidelog
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 from gateway.telemetry.otlp import OtlpTracer

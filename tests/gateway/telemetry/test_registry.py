@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
 from docs import metrics_page
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 from gateway.telemetry.registry import MetricsRegistry

@@ -13,7 +13,7 @@ import uvloop
 
 from gateway.access.bootstrap import open_access, prepare_access
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker, wall_clock_ms
+from gateway.broker.broker import Broker, wall_clock_ms
 from gateway.cluster.settings import ClusterSettings
 from gateway.kafka.listener_config import parse_listeners
 from gateway.net.ports import reserve_ports

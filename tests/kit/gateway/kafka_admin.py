@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from gateway.settings import GatewaySettings
 from metadata.access.acl import Acl, Pattern

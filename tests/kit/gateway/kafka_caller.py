@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
 
 KafkaCaller = KafkaTestClient

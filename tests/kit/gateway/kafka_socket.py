@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from tests.kit.gateway.kafka_codec import DEFINITIONS, INSTALLED
 
 KEYS = {definition.name: key for key, definition in DEFINITIONS.items()}

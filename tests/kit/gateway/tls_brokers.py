@@ -15,7 +15,7 @@ import grpc.aio
 import uvloop
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.net.tls.settings import TlsSettings
 from gateway.settings import GatewaySettings
 from tests.kit.certificates import Authority, Certificates, make_certificates

@@ -25,7 +25,7 @@ from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_row
 from tidelog.cli.app.root import new_root
 
 if TYPE_CHECKING:
-    from gateway.broker import Broker
+    from gateway.broker.broker import Broker
     from gateway.settings import BrokerSettings
 
 log = logging.getLogger("tidelog")

@@ -10,7 +10,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.groups.admin.admin import GroupAdmin
 from gateway.proto import groups_pb2
 from gateway.routing.peer_channels import FORWARDED_BY

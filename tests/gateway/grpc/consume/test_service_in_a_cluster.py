@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from metadata.errors import Stopping
 from tests.gateway.cluster.test_session_manager import partition_of
 from tests.gateway.routing.test_cluster_log import PARTITIONS, channel_to, made

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.cluster import handover
 from gateway.cluster.broker_lease import BrokerLease
 from gateway.cluster.view import ClusterView

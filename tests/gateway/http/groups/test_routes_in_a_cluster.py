@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from tests.gateway.http.groups.test_routes import ORDERS
 from tests.kit.gateway.broker_cluster import Cluster, with_cluster
 from tests.kit.gateway.http_client import Client

@@ -15,7 +15,7 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker
+from gateway.broker.broker import Broker
 from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import run_broker
 from gateway.proto.status import DETAILS_TRAILER, from_status

@@ -18,7 +18,7 @@ LATER = {
     "tidelog.cli.commands": "for any other command (tidelog/cli/main.py)",
     "fastapi": "with the first request that administrates over HTTP (gateway/http/app.py)",
     "starlette": "as fastapi",
-    "compaction.service": "where the broker compacts (gateway/broker.py)",
+    "compaction.service": "where the broker compacts (gateway/broker/broker.py)",
     "pyarrow.compute": "with the first Arrow body, and as pyarrow.parquet",
     "pyarrow.parquet": "with the first file of history (segments/read/row_group_loader.py)",
     "cryptography": "with TLS, or the first token of OpenID",

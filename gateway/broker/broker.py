@@ -22,7 +22,7 @@ from gateway.access.admin import AccessAdmin
 from gateway.access.audit_log import AuditCounts
 from gateway.access.authorization import may_suggest_topic, note_validate_only
 from gateway.access.bootstrap import NO_ACCESS, BrokerAccess
-from gateway.broker_metrics import register_broker
+from gateway.broker.metrics import register_broker
 from gateway.cluster.broker_descriptions import describe_brokers
 from gateway.cluster.drain import set_draining
 from gateway.cluster.identity import watch_identity

@@ -9,7 +9,7 @@ from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
 
 PAGE_SIZE: Final = 500
 RATES: Final = ("bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
-OPERATIONS: Final = ("describe", "read", "write", "admin", "all")
+OPERATIONS: Final = ("describe", "read", "write", "create", "admin", "all")
 
 
 def access_routes(routes: Routes) -> None:

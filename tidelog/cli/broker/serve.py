@@ -296,6 +296,8 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
     flags = ("" if http in {"http://127.0.0.1:8080", "http://localhost:8080"} else f" --url {http}") + flags
     say(f"tidelog {broker.version} is ready; Ctrl-C stops it")
     say(f"  http    {http}   (API: {http}/openapi.json)")
+    if settings.gateway.console:
+        say(f"  console {http}/console   (open it in a browser)")
     say(f"  grpc    {broker.grpc_address}")
     for listener in broker.kafka_listeners:
         say(f"  kafka   {listener.host}:{listener.port}   (bootstrap.servers of any Kafka client)")

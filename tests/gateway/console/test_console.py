@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from gateway.console.console import CONTENT_SECURITY_POLICY
+from tests.kit.gateway.console_reader import FORM, Reader
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import SmallBroker
 
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<script>alert(1)</script>"
-FORM = {"content-type": "application/x-www-form-urlencoded"}
-
-
-class Reader:
-    """Keeps the cookie of a browser, and posts forms with their token."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._cookie = ""
-
-    async def get(self, path: str) -> tuple[int, str]:
-        answer = await self._client.ask("GET", path, allow_redirects=False, headers={"cookie": self._cookie})
-        if "set-cookie" in answer.headers:
-            self._cookie = answer.headers["set-cookie"].partition(";")[0]
-        return answer.status, answer.body.decode()
-
-    async def post(self, page: str, path: str, form: str) -> tuple[int, str]:
-        """Posts a form of a page. Returns the status, and the location or the body."""
-        _, html = await self.get(page)
-        token = re.search(r'name="csrf_token" value="([^"]+)"', html)
-        assert token is not None
-        headers = FORM | {"cookie": self._cookie}
-        body = f"csrf_token={token[1]}&{form}".encode()
-        answer = await self._client.ask("POST", path, data=body, headers=headers, allow_redirects=False)
-        return answer.status, answer.headers.get("location", answer.body.decode())
 
 
 def test_topics_are_made_shown_and_deleted_once_their_name_is_typed(tmp_path: Path) -> None:

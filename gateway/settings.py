@@ -109,6 +109,8 @@ class GatewaySettings:
     kafka_auto_create_partitions: int = 1
     # Whether the HTTP listener serves the console, pages for a browser, at /console.
     console: bool = False
+    # Whether the console shows keys, values and headers of records. Off, it shows their sizes; the API is not affected.
+    console_values: bool = True
     # Open gRPC connections. More are closed; their clients try again.
     grpc_connections_max: int = 10_000
     # RPCs that are open at the same time. Those of consumer groups are counted apart.

@@ -64,14 +64,24 @@ def load_console(broker: BrokerApi, app: Asgi) -> Console:
     guard = broker.guard
     secret = Secret(secrets.token_hex(32)) if guard is None else guard.session_secret
     sealer = SessionSealer(secret, secrets.token_bytes)
-    return Console(app, sealer, asks_for_credentials=guard is not None, version=broker.version)
+    return Console(
+        app,
+        sealer,
+        asks_for_credentials=guard is not None,
+        shows_values=broker.settings.console_values,
+        version=broker.version,
+    )
 
 
 class Console:
     """Serves the console's pages as an ASGI application."""
 
-    def __init__(self, app: Asgi, sealer: SessionSealer, *, asks_for_credentials: bool, version: str) -> None:
-        """`app` serves the API. `asks_for_credentials`: authentication is on, so readers have to sign in."""
+    def __init__(self, app: Asgi, sealer: SessionSealer, *, asks_for_credentials: bool, shows_values: bool, version: str) -> None:
+        """`app` serves the API. `asks_for_credentials`: authentication is on, so readers have to sign in.
+
+        `shows_values`: pages show keys, values and headers of records.
+        """
+        self._shows_values = shows_values
         self._app = app
         self._sealer = sealer
         self._asks_for_credentials = asks_for_credentials
@@ -98,6 +108,7 @@ class Console:
             form=await _form(request),
             is_fragment=b"hx-request" in request.headers,
             signed_in=bool(session.credentials),
+            shows_values=self._shows_values,
         )
         try:
             answer = await self._answer(request, tuple(part for part in parts if part), view)
@@ -168,6 +179,7 @@ class Console:
         return {
             "csrf_token": view.session.csrf_token,
             "signed_in": view.signed_in,
+            "shows_values": view.shows_values,
             "version": self._version,
             "query": view.query,
         }

@@ -33,6 +33,8 @@ class View:
     is_fragment: bool = False
     # Whether the reader has signed in, and may sign out.
     signed_in: bool = False
+    # Whether pages show keys, values and headers of records.
+    shows_values: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ JSON_BYTES_MAX: Final = 64 << 10
 _HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _KEPT: Final = frozenset("\n\t")
 
-Kind = Literal["null", "empty", "json", "text", "binary"]
+Kind = Literal["null", "empty", "json", "text", "binary", "hidden"]
 
 
 class Payload(NamedTuple):
@@ -78,8 +78,13 @@ def raw_record(answer: Mapping[str, Any]) -> RawRecord:
     )
 
 
-def shown_record(record: RawRecord, *, whole: bool = False) -> ShownRecord:
-    """Returns the record as a list shows it, or (`whole`) as its own page does."""
+def shown_record(record: RawRecord, *, whole: bool = False, hidden: bool = False) -> ShownRecord:
+    """Returns the record as a list shows it, or (`whole`) as its own page does. `hidden`: with sizes in place of payloads."""
+    if hidden:
+        headers = [ShownHeader(name, _hidden(value)) for name, value in record.headers]
+        return ShownRecord(
+            record.partition, record.offset, record.timestamp_ms, _hidden(record.key), _hidden(record.value), headers
+        )
     limit = WHOLE_CHARACTERS if whole else PREVIEW_CHARACTERS
     return ShownRecord(
         record.partition,
@@ -89,6 +94,10 @@ def shown_record(record: RawRecord, *, whole: bool = False) -> ShownRecord:
         shown_payload(record.value, limit=limit, indented=whole),
         [ShownHeader(name, shown_payload(value, limit=limit)) for name, value in record.headers],
     )
+
+
+def _hidden(data: bytes | None) -> Payload:
+    return Payload("null", 0, "", is_cut=False) if data is None else Payload("hidden", len(data), "", is_cut=False)
 
 
 def shown_payload(data: bytes | None, *, limit: int, indented: bool = False) -> Payload:

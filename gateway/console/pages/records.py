@@ -113,7 +113,7 @@ async def _browse(view: View) -> Answer:
             "partition_count": count,
             "asked": asked,
             "counts": COUNTS,
-            "records": [shown_record(record) for record in found.records],
+            "records": [shown_record(record, hidden=not view.shows_values) for record in found.records],
             "found": found,
             "left_out": left_out,
             "go_on": "_".join(f"{partition}-{offset}" for partition, offset in sorted(found.go_on.items())),
@@ -123,7 +123,8 @@ async def _browse(view: View) -> Answer:
 
 
 async def _search(view: View, topic: str, partitions: list[int], asked: _Asked) -> Found:
-    search = RecordSearch(view.api, topic, asked.wanted)
+    # A search would tell what values hold.
+    search = RecordSearch(view.api, topic, asked.wanted if view.shows_values else RecordFilter())
     if asked.order == "newest":
         return await search.newest(partitions, count=asked.count, below=asked.go_on)
     return await search.onward(partitions, asked.start, count=asked.count, from_=asked.go_on)
@@ -164,11 +165,16 @@ async def _show(view: View) -> Answer:
         location = await view.api.get("v1", "topics", topic, "partitions", partition, "offsets", offset, "explain")
     except ApiRefused as error:
         location = {"refused": error.message}
-    return Rendered("record.html", {"topic": topic, "record": shown_record(record, whole=True), "location": location})
+    return Rendered(
+        "record.html",
+        {"topic": topic, "record": shown_record(record, whole=True, hidden=not view.shows_values), "location": location},
+    )
 
 
 async def _value(view: View) -> Answer:
     """Sends the bytes of a value as a file. A browser never interprets them."""
+    if not view.shows_values:
+        return _values_are_off()
     record = await _record(view)
     content = record.value if record is not None and record.value is not None else b""
 
@@ -178,11 +184,22 @@ async def _value(view: View) -> Answer:
     return Stream("application/octet-stream", parts(), filename=f"{view.names['partition']}-{view.names['offset']}.bin")
 
 
+def _values_are_off() -> Rendered:
+    values = {
+        "title": "Values are not shown here",
+        "message": "The console of this broker shows no keys, values and headers (console_values = false).",
+        "hint": "Read the records with the API or a client.",
+    }
+    return Rendered("error.html", values, status=403)
+
+
 # ── downloads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _download(view: View) -> Answer:
     """Sends the records from a position on, as NDJSON or CSV."""
+    if not view.shows_values:
+        return _values_are_off()
     topic = view.names["topic"]
     asked = asked_of(view.query)
     if asked.refused:

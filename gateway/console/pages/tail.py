@@ -45,7 +45,7 @@ def _wanted(view: View) -> RecordFilter:
 async def _tail(view: View, templates: Templates) -> AsyncGenerator[bytes, None]:
     """Yields events for the page: rendered rows, and the count of records that were left out."""
     topic = view.names["topic"]
-    wanted = _wanted(view)
+    wanted = _wanted(view) if view.shows_values else RecordFilter()
     path = ["v1", "topics", topic]
     if view.query.get("partition", "").isdecimal():
         path += ["partitions", view.query["partition"]]
@@ -62,7 +62,10 @@ async def _tail(view: View, templates: Templates) -> AsyncGenerator[bytes, None]
                 if not batch:
                     yield b": waiting\n\n"
                     continue
-                values = {"topic": topic, "records": [shown_record(record) for record in reversed(shown)]}
+                values = {
+                    "topic": topic,
+                    "records": [shown_record(record, hidden=not view.shows_values) for record in reversed(shown)],
+                }
                 html = templates.render("record_rows.html", values).decode() if shown else ""
                 left_out = len(matching) - len(shown) + skipped
                 yield _event("rows", {"html": html, "seen": len(batch) + skipped, "left_out": left_out})

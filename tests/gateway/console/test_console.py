@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.console.console import CONTENT_SECURITY_POLICY
+from gateway.settings import GatewaySettings
 from tests.kit.gateway.console_reader import FORM, Reader
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import SmallBroker
@@ -138,3 +139,22 @@ def test_what_does_not_exist_is_a_page_that_says_so(path: str, tmp_path: Path) -
         assert b"<h1>" in answer.body
 
     serve(tmp_path, scenario)
+
+
+def test_a_console_without_values_shows_sizes_and_finds_nothing_by_value(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        await client.produce(
+            "/v1/topics/sales/records", [{"key": "c-7", "value": "secret", "headers": {"h": "secret"}}, {"value": "x"}]
+        )
+        reader = Reader(client)
+        for path in ("records", "records/0/0", "records?value=secret"):
+            status, html = await reader.get(f"/console/topics/sales/{path}")
+            assert status == 200
+            assert "secret" not in html.replace("?value=secret", "").replace("value=secret", "")
+            assert "not shown" in html
+        assert "2 shown" in (await reader.get("/console/topics/sales/records?value=secret"))[1]
+        for path in ("download", "records/0/0/value"):
+            assert (await client.get(f"/console/topics/sales/{path}")).status == 403
+
+    serve(tmp_path, scenario, settings=GatewaySettings(console_values=False))

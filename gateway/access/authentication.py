@@ -142,7 +142,7 @@ class Authenticator:
 
     def _key_holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
-            return Principal(ADMIN, self._view, self._now_ms, credential="admin key", is_admin=True)
+            return Principal(ADMIN, self._view, self._now_ms, credential="admin key", is_admin=True, key_id=shown.key_id)
         stale = self._view.stale_error()
         if stale is not None:  # an unknown key may have been created since
             raise stale
@@ -190,6 +190,18 @@ class Authenticator:
             scopes=scopes,
             expires_at_ms=key.expires_at_ms,
         )
+
+    def named(self, principal: str, key_id: str) -> Principal | None:
+        """Returns a principal that was authenticated by the API key of this id, or without one; None for an unknown key.
+
+        Raises Unavailable before the keys were read.
+        """
+        if not key_id:
+            return self._caller(principal, "former call")
+        if self._admin_key is not None and key_id == self._admin_key.key_id:
+            return self._key_holder(self._admin_key)
+        key = self._view.key(key_id)
+        return None if key is None else self._key_principal(key)
 
     def certified(self, subject: Subject | None) -> Principal:
         """Returns the principal that a client certificate names. Raises Unauthenticated without one."""

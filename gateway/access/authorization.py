@@ -83,12 +83,14 @@ class Principal:
         is_peer: bool = False,
         forwarded_by: str = "",
         key: ApiKey | None = None,
+        key_id: str = "",
         scopes: Rights | None = None,
         expires_at_ms: int = 0,
         holds: Callable[[], bool] | None = None,
         lost: str = "is signed with a key that its provider has removed",
     ) -> None:
-        """`credential` names the kind of credential for the audit log. `forwarded_by` is the broker id of a peer.
+        """`credential` names the kind of credential for the audit log. `forwarded_by` is the broker id of a peer. `key_id` names an
+        API key that is not a record of this cluster's keys, or that another broker has checked.
 
         `scopes` are the rights that the API key is narrowed to. `expires_at_ms` is 0 for credentials that never expire.
         `holds` returns False once the credential is revoked, and `lost` is the end of the error's sentence then.
@@ -103,7 +105,7 @@ class Principal:
         self._now_ms = now_ms
         self._key = key
         # The id of the API key; empty for other credentials.
-        self.key_id = key.key_id if key is not None else ""
+        self.key_id = key.key_id if key is not None else key_id
         # Settings and files alone prove this principal, so a stale view of the metadata store does not matter.
         self._is_local = is_peer or (is_admin and key is None)
         self._holds = holds

@@ -148,6 +148,7 @@ class AccessGuard:
             credential=UNCHECKED if claim.is_unchecked else PEER,
             is_peer=True,
             forwarded_by=claim.broker_id,
+            key_id=claim.value(PEER_KEY),
         )
         return self._begun(peer, needs, origin)
 
@@ -204,6 +205,13 @@ class AccessGuard:
     async def prove(self, shown: str) -> Principal:
         """Returns the principal of an `authorization` header. Raises Unauthenticated, which the caller records; Unavailable."""
         return self._authentication.known(shown) or await self._authentication.caller(shown, None)
+
+    def known_principal(self, principal: str, key_id: str) -> Principal | None:
+        """Returns a principal that a broker of the cluster has authenticated; None for a key that this broker does not know.
+
+        Raises Unavailable before the keys were read.
+        """
+        return self._authentication.named(principal, key_id)
 
     def record_refused(self, caller: Principal | None, error: TidelogError, origin: CallOrigin) -> None:
         """Records in the audit log a request that was refused before it became a call."""

@@ -28,6 +28,7 @@ from gateway.cluster.drain import set_draining
 from gateway.cluster.identity import watch_identity
 from gateway.cluster.session_manager import SessionManager
 from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
+from gateway.groups.member_rights import GuardedRights
 from gateway.groups.service import GroupService
 from gateway.grpc.server import GrpcServer
 from gateway.http.app import HttpApp, Pages
@@ -212,6 +213,7 @@ class Broker:
             now_ms=clock.stamp_ms,
             expires_ms=clock.now_ms,
             new_member_id=new_member_id,
+            rights=GuardedRights(self.guard) if self.guard is not None else None,
         )
         self.groups = self._groups.routed
         self.coordinated_groups = self._groups.coordinated

@@ -26,6 +26,7 @@ from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.group import CoordinatedGroup, GroupCounts, not_coordinator
 from gateway.groups.group_topics import GroupTopics, HearOf, no_topics, nothing_to_hear_of
 from gateway.groups.landed_offsets import OffsetWrite, key_of
+from gateway.groups.member_rights import MemberRights, UnlimitedRights
 from gateway.groups.offset_cache import CommittedOffsetCache
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import (
@@ -88,12 +89,14 @@ class GroupCoordinator:
         new_member_id: Callable[[str], MemberId],
         topics: GroupTopics = no_topics,
         hear_of: HearOf = nothing_to_hear_of,
+        rights: MemberRights | None = None,
     ) -> None:
         """`coordinates` returns whether a group belongs to this broker, by its view of the cluster. `verify` raises NoCoordinator
         if that was not proven lately (coordinator_lease.py): then members cannot be answered. `is_proven` returns whether `verify`
         would return at once. `new_member_id` makes an id from a
         client id or an instance id. `now_ms` is the wall clock. `topics` returns all topics of the cluster.
-        `hear_of` returns when `topics` has each of some partitions that exists; it raises Unavailable.
+        `hear_of` returns when `topics` has each of some partitions that exists; it raises Unavailable. `rights` decides which
+        topics a member may read; None where all may read all.
         """
         self._store = store
         self._layout = layout
@@ -106,6 +109,7 @@ class GroupCoordinator:
         self._new_member_id = new_member_id
         self._topics = topics
         self._hear_of = hear_of
+        self._rights = rights or UnlimitedRights()
         self.counts = GroupCounts()
         self.known_offsets = CommittedOffsetCache()
         self._writes = WriteBatcher(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
@@ -257,7 +261,9 @@ class GroupCoordinator:
     def _left(self, group: ReconciledGroup, member_id: MemberId, instance_id: InstanceId) -> Step:
         """Removes a member of KIP-848 for an operator, who names it by its id or its instance id."""
         at = member_to_remove(group.consumer, member_id, instance_id)
-        left = without_members(group, [at], self._topics(), now_ms=uptime_ms(), settings=self._settings)
+        left = without_members(
+            group, [at], self._topics(), readable=self._rights.readable, now_ms=uptime_ms(), settings=self._settings
+        )
         return Step(left, stored=True)
 
     async def _answered(self, name: str, decide: Callable[[Group, Waiter], Step], member_id: MemberId) -> Joined | Synced:
@@ -499,6 +505,7 @@ class GroupCoordinator:
             counts=self.counts,
             read_offsets=lambda: self._committed_by_key(name),
             topics=self._topics,
+            rights=self._rights,
         )
 
     def _given_up(self, held: CoordinatedGroup) -> None:

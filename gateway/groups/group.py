@@ -18,7 +18,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from gateway.concurrency.detached_tasks import DetachedTasks
 from gateway.groups.deletion import Deletion, DeletionScope, half_deleted
 from gateway.groups.group_topics import GroupTopics
 from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
+from gateway.groups.member_rights import MemberRights
 from gateway.groups.timer import GroupTimer, uptime_ms
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
 from metadata.groups.classic.rebalance_barrier import Answer, Step, begun_when_stored
@@ -50,6 +51,14 @@ IDLE_UNKNOWN_MS: Final = 10_000
 StepOutcome = asyncio.Future[Joined | Synced]
 log = logging.getLogger(__name__)
 _waiters = itertools.count(1)
+
+
+class _View(NamedTuple):
+    """Holds what a subscription is resolved by."""
+
+    topics: Mapping[str, GroupTopic]
+    # The version of the members' rights.
+    rights: int
 
 
 @dataclass(slots=True)
@@ -83,8 +92,10 @@ class CoordinatedGroup:
         counts: GroupCounts,
         read_offsets: Callable[[], Awaitable[Mapping[str, CommittedOffset]]],
         topics: GroupTopics,
+        rights: MemberRights,
     ) -> None:
-        """`read_offsets` reads from the store what the group has committed, by key. `topics`: all of the cluster."""
+        """`read_offsets` reads from the store what the group has committed, by key. `topics`: all of the cluster. `rights` decides
+        which of them a member may read."""
         self.name = name
         self.group = self._stored = replace(group, silent_in_ms={})
         # The session of this broker that loaded the group.
@@ -110,8 +121,9 @@ class CoordinatedGroup:
         self._read_offsets = read_offsets
         self._reading_offsets = asyncio.Lock()
         self._topics = topics
-        # The topics that the target of a group of KIP-848 was computed for last.
-        self._topics_seen: Mapping[str, GroupTopic] | None = None
+        self._rights = rights
+        # The topics, and the version of the rights, that the target of a group of KIP-848 was computed for last.
+        self._seen: _View | None = None
         # Keys of offsets that are on their way to the store, by the future that ends with their write.
         self._sent: dict[asyncio.Future[None], Set[str]] = {}
         self._waiting: dict[Waiter, StepOutcome] = {}
@@ -416,34 +428,45 @@ class CoordinatedGroup:
         if self._steps.locked() or not isinstance(self.group, ReconciledGroup):
             return None
         self.check_here()
-        topics = self._topics()
-        after, answer = self._beaten(self.group, request, topics)
+        view = self._view()
+        after, answer = self._beaten(self.group, request, view)
         if after is not self.group:
             return None
-        self._topics_seen = topics
+        self._seen = view
         self.heard(request.member_id)
         return answer
 
     async def beat(self, request: Heartbeat) -> Beat:
         """Takes a heartbeat of KIP-848. Raises what refuses it, NotCoordinator, Unavailable."""
         answer: Beat | None = None
-        topics = self._topics()
+        view = self._view()
 
         def decide(group: Group) -> Step:
             nonlocal answer
-            after, answer = self._beaten(as_reconciled(self.name, group), request, topics)
+            after, answer = self._beaten(as_reconciled(self.name, group), request, view)
             if len(after.members) >= len(group.members) and after is not group:  # who leaves need not fit
                 check_group_size(after, self._settings)
             return Step(after, stored=after is not group)
 
         await self.step(decide, heard=request.member_id)
-        self._topics_seen = topics
+        self._seen = view
         assert answer is not None, "the step was decided"
         return answer
 
-    def _beaten(self, group: ReconciledGroup, request: Heartbeat, topics: Mapping[str, GroupTopic]) -> tuple[ReconciledGroup, Beat]:
-        is_new = topics is not self._topics_seen
-        return beaten(group, request, topics, topics_changed=is_new, now_ms=uptime_ms(), settings=self._settings)
+    def _view(self) -> _View:
+        return _View(self._topics(), self._rights.version)
+
+    def _beaten(self, group: ReconciledGroup, request: Heartbeat, view: _View) -> tuple[ReconciledGroup, Beat]:
+        seen = self._seen
+        return beaten(
+            group,
+            request,
+            view.topics,
+            readable=self._rights.readable,
+            view_changed=seen is None or view.topics is not seen.topics or view.rights != seen.rights,
+            now_ms=uptime_ms(),
+            settings=self._settings,
+        )
 
     @property
     def due_ms(self) -> int:
@@ -470,7 +493,9 @@ class CoordinatedGroup:
             late = [member_id for member_id, at_ms in self._silent_at_ms.items() if at_ms <= now_ms]
             if isinstance(group, ReconciledGroup):
                 late += late_to_revoke(group, now_ms=now_ms)
-                left = without_members(group, late, self._topics(), now_ms=now_ms, settings=self._settings)
+                left = without_members(
+                    group, late, self._topics(), readable=self._rights.readable, now_ms=now_ms, settings=self._settings
+                )
                 return Step(left, stored=left is not group)
             return tick(group, late, now_ms=now_ms, settings=self._settings)
 

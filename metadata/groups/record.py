@@ -9,6 +9,7 @@ A group of KIP-848 (metadata/groups/reconciliation) has no `members`, but a `con
 
      "consumer":{"epoch":7,"assignor":"uniform","session_timeout_ms":45000,"topics":{"orders":["<topic id>",12]},
                  "members":[{"member_id":"…","topics":["orders"],"epoch":7,"previous_epoch":6,"state":"stable", …
+                             "pattern":"or.*","unreadable":["orgs"],"principal":["billing","<key id>"],
                              "assigned":{"<topic id>":[0,1]},"revoking":{},"target":{"<topic id>":[0,1]}}]}
 
 `coordinator` is the session of the broker that wrote it. A new coordinator writes the group again before it answers any call,
@@ -32,7 +33,7 @@ from msgspec.structs import replace
 from metadata.errors import Corrupt, TooLarge
 from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, GroupPhase, InstanceId, Member, MemberId
 from metadata.groups.reconciliation.group import ReconciledGroup, joined
-from metadata.groups.reconciliation.model import ConsumerGroup, ConsumerMember, GroupTopic, MemberState, Partitions
+from metadata.groups.reconciliation.model import ConsumerGroup, ConsumerMember, GroupTopic, MemberPrincipal, MemberState, Partitions
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
@@ -67,6 +68,8 @@ class ConsumerMemberRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     rebalance_timeout_ms: int
     topics: list[str] = []
     pattern: str | None = None
+    unreadable: list[str] = []
+    principal: MemberPrincipal | None = None
     assignor: str = ""
     epoch: int
     previous_epoch: int
@@ -222,6 +225,8 @@ def _consumer_record(group: ConsumerGroup) -> ConsumerRecord:
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 topics=sorted(member.topics),
                 pattern=member.pattern,
+                unreadable=sorted(member.unreadable),
+                principal=member.principal,
                 assignor=member.assignor,
                 epoch=member.epoch,
                 previous_epoch=member.previous_epoch,
@@ -246,6 +251,8 @@ def _consumer_group(record: ConsumerRecord) -> ConsumerGroup:
             rebalance_timeout_ms=each.rebalance_timeout_ms,
             topics=frozenset(each.topics),
             pattern=each.pattern,
+            unreadable=frozenset(each.unreadable),
+            principal=each.principal,
             assignor=each.assignor,
             epoch=each.epoch,
             previous_epoch=each.previous_epoch,

@@ -20,6 +20,7 @@ from gateway.access.authorization import check_group, check_topic, is_guarded, m
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.groups.member_rights import present_member
 from gateway.groups.router import ANSWER_S, SEEN_BROKERS, wait_timeout_s
 from gateway.grpc.calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.proto import group_messages as wire
@@ -106,7 +107,8 @@ class GroupsService:
                 check_topic(name)
 
         async def here() -> groups_pb2.ConsumerHeartbeatResponse:
-            return heartbeat_response(await self._broker.coordinated_groups.beat(request.group, asked_to_beat(request)))
+            asked = asked_to_beat(request)._replace(principal=present_member())
+            return heartbeat_response(await self._broker.coordinated_groups.beat(request.group, asked))
 
         return await self._answered(context, "ConsumerHeartbeat", request, groups_pb2.ConsumerHeartbeatResponse, here)
 

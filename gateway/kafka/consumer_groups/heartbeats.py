@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.access.authorization import check_group, check_topic
 from gateway.api import BrokerApi
+from gateway.groups.member_rights import present_member
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import KafkaRejected, error_text, group_topic_code
 from gateway.kafka.listener_config import Route
@@ -97,6 +98,7 @@ def _asked(call: KafkaCall, request: ConsumerGroupHeartbeatRequest) -> Heartbeat
         pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _partitions(request.topic_partitions),
+        principal=present_member(),
         client_id=call.client_id,
         client_host=call.connection.client_host,
     )

@@ -17,7 +17,16 @@ from metadata.errors import InconsistentProtocol, UnknownGroup
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_assignment, encode_subscription
 from metadata.groups.model import Generation, Group, GroupPhase, Member, MemberId, Protocol
 from metadata.groups.reconciliation.heartbeat import heartbeat, remove
-from metadata.groups.reconciliation.model import Beat, ConsumerGroup, ConsumerMember, GroupTopic, Heartbeat, MemberState, Partitions
+from metadata.groups.reconciliation.model import (
+    Beat,
+    ConsumerGroup,
+    ConsumerMember,
+    GroupTopic,
+    Heartbeat,
+    MemberState,
+    Partitions,
+    ReadableTopics,
+)
 from metadata.groups.settings import GroupSettings
 from metadata.model import TopicId
 
@@ -80,20 +89,34 @@ def beaten(
     request: Heartbeat,
     topics: Mapping[str, GroupTopic],
     *,
-    topics_changed: bool,
+    readable: ReadableTopics,
+    view_changed: bool,
     now_ms: int,
     settings: GroupSettings,
 ) -> tuple[ReconciledGroup, Beat]:
     """Returns the group after a heartbeat, the same object where nothing changed, and the answer. Raises what refuses it."""
-    after, beat = heartbeat(group.consumer, request, topics, members_max=settings.group_members_max, topics_changed=topics_changed)
+    after, beat = heartbeat(
+        group.consumer,
+        request,
+        topics,
+        members_max=settings.group_members_max,
+        readable=readable,
+        view_changed=view_changed,
+    )
     return changed(group, after, now_ms=now_ms, settings=settings), beat
 
 
 def without_members(
-    group: ReconciledGroup, members: Collection[MemberId], topics: Mapping[str, GroupTopic], *, now_ms: int, settings: GroupSettings
+    group: ReconciledGroup,
+    members: Collection[MemberId],
+    topics: Mapping[str, GroupTopic],
+    *,
+    readable: ReadableTopics,
+    now_ms: int,
+    settings: GroupSettings,
 ) -> ReconciledGroup:
     """Returns the group without members that left, that were silent for too long, or that gave nothing up in time."""
-    return changed(group, remove(group.consumer, members, topics), now_ms=now_ms, settings=settings)
+    return changed(group, remove(group.consumer, members, topics, readable), now_ms=now_ms, settings=settings)
 
 
 def late_to_revoke(group: ReconciledGroup, *, now_ms: int) -> list[MemberId]:

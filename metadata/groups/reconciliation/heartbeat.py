@@ -37,7 +37,10 @@ from metadata.groups.reconciliation.model import (
     ConsumerMember,
     GroupTopic,
     Heartbeat,
+    MemberPrincipal,
     MemberState,
+    ReadableTopics,
+    all_readable,
 )
 from metadata.groups.reconciliation.reconcile import reconciled
 from metadata.groups.reconciliation.target import SERVER_ASSIGNORS, preferred_assignor, target_assignment
@@ -48,15 +51,21 @@ SUBSCRIPTION_CHARACTERS_MAX: Final = 256 << 10
 
 
 def heartbeat(
-    group: ConsumerGroup, request: Heartbeat, topics: Mapping[str, GroupTopic], *, members_max: int, topics_changed: bool = True
+    group: ConsumerGroup,
+    request: Heartbeat,
+    topics: Mapping[str, GroupTopic],
+    *,
+    members_max: int,
+    readable: ReadableTopics = all_readable,
+    view_changed: bool = True,
 ) -> tuple[ConsumerGroup, Beat]:
     """Returns the group after the heartbeat, the same object where nothing changed, and the answer. Raises what refuses it.
 
-    `topics`: all topics of the cluster, by name. `topics_changed`: since the last step of this group, as far as is known.
+    `topics`: all topics of the cluster, by name. `view_changed`: whether these or rights have changed since the group's last step.
     """
     _check(request)
     if request.epoch == LEAVING:
-        return remove(group, [_found(group, request).member_id], topics), Beat(request.member_id, LEAVING)
+        return remove(group, [_found(group, request).member_id], topics, readable), Beat(request.member_id, LEAVING)
     if request.epoch == LEAVING_FOR_NOW:
         return _left_for_now(group, request)
     if request.epoch == JOINING:
@@ -64,7 +73,7 @@ def heartbeat(
     else:
         known, others = _found(group, request), group.members
         _check_epoch(known, request)
-    member = _updated(known, request)
+    member = _updated(known, request, group)
     is_new = known.rebalance_timeout_ms == 0
     changes_target = is_new or _subscription(member) != _subscription(known)
     after = group
@@ -72,8 +81,8 @@ def heartbeat(
         after = replace(group, members={**others, member.member_id: member})
     if changes_target:
         after = replace(after, epoch=group.epoch + 1)
-    if changes_target or topics_changed:
-        after = refreshed(after, topics, must=changes_target)
+    if changes_target or view_changed or member.principal != known.principal:
+        after = refreshed(after, topics, readable, must=changes_target)
     member = after.members[member.member_id]
     if member.epoch != after.epoch or member.state is not MemberState.STABLE:
         held_by_others = frozenset(each for other in after.members.values() if other is not member for each in other.held)
@@ -85,33 +94,54 @@ def heartbeat(
     return after, Beat(member.member_id, member.epoch, member.assigned if says_all else None)
 
 
-def remove(group: ConsumerGroup, members: Collection[MemberId], topics: Mapping[str, GroupTopic]) -> ConsumerGroup:
+def remove(
+    group: ConsumerGroup, members: Collection[MemberId], topics: Mapping[str, GroupTopic], readable: ReadableTopics = all_readable
+) -> ConsumerGroup:
     """Removes members that left, or whose time is over. The others are given what these owned."""
     left = {at: member for at, member in group.members.items() if at not in members}
     if len(left) == len(group.members):
         return group
-    return refreshed(replace(group, members=left, epoch=group.epoch + 1), topics, must=True)
+    return refreshed(replace(group, members=left, epoch=group.epoch + 1), topics, readable, must=True)
 
 
-def refreshed(group: ConsumerGroup, topics: Mapping[str, GroupTopic], *, must: bool = False) -> ConsumerGroup:
-    """Computes the target again where the subscribed topics have changed; `must`: in any case."""
+def refreshed(
+    group: ConsumerGroup, topics: Mapping[str, GroupTopic], readable: ReadableTopics = all_readable, *, must: bool = False
+) -> ConsumerGroup:
+    """Computes the target again where the subscribed topics, or a member's share of them, have changed; `must`: in any case.
+
+    A pattern subscribes to the topics that the member may read. A member whose rights are not known keeps what it subscribes to.
+    """
     names = frozenset(topics)
-    matched: dict[str, frozenset[str]] = {}
+    by_pattern: dict[str, frozenset[str]] = {}
+    by_rights: dict[tuple[str, MemberPrincipal | None], frozenset[str] | None] = {}
     subscriptions = dict[MemberId, frozenset[str]]()
     for member in group.members.values():
         wanted = member.topics
-        if member.pattern is not None:
-            if member.pattern not in matched:
-                matched[member.pattern] = TopicPattern(member.pattern).matching(names)
-            wanted |= matched[member.pattern]
+        if (pattern := member.pattern) is not None:
+            if pattern not in by_pattern:
+                by_pattern[pattern] = TopicPattern(pattern).matching(names)
+            rights = pattern, member.principal
+            if rights not in by_rights:
+                by_rights[rights] = readable(member.principal, by_pattern[pattern])
+            matched = by_rights[rights]
+            if matched is None:
+                matched = (by_pattern[pattern] & group.topics.keys()) - member.unreadable
+            wanted |= matched
         subscriptions[member.member_id] = wanted
     seen = {name: topics[name] for name in sorted(frozenset().union(*subscriptions.values()) & names)}
-    if not must and seen == group.topics:
+    unreadable = {
+        at: (by_pattern[member.pattern] & seen.keys()) - subscriptions[at] if member.pattern is not None else frozenset[str]()
+        for at, member in group.members.items()
+    }
+    if not must and seen == group.topics and all(unreadable[at] == each.unreadable for at, each in group.members.items()):
         return group
     assignor = preferred_assignor(group.members)
     target = target_assignment(assignor, group.members, subscriptions, seen)
     members = {
-        at: replace(member, target=target[at]) if member.target != target[at] else member for at, member in group.members.items()
+        at: member
+        if member.target == target[at] and member.unreadable == unreadable[at]
+        else replace(member, target=target[at], unreadable=unreadable[at])
+        for at, member in group.members.items()
     }
     epoch = group.epoch if must else group.epoch + 1
     return replace(group, epoch=epoch, assignor=assignor, topics=seen, members=members)
@@ -254,13 +284,17 @@ def _left_for_now(group: ConsumerGroup, request: Heartbeat) -> tuple[ConsumerGro
     return group, Beat(member.member_id, LEAVING_FOR_NOW)
 
 
-def _updated(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
+def _updated(member: ConsumerMember, request: Heartbeat, group: ConsumerGroup) -> ConsumerMember:
     is_joining = request.epoch == JOINING
     topics, pattern = member.topics, member.pattern
     if request.topics is not None or is_joining:
         topics = request.topics or frozenset()
     if request.pattern is not None or is_joining:
         pattern = request.pattern or None
+    unreadable, was, now = member.unreadable, member.principal, request.principal
+    if pattern != member.pattern or (was is not None and now is not None and was.principal != now.principal):
+        # Until its rights are found, the member gets nothing of what others were found to read.
+        unreadable = frozenset(group.topics) if pattern is not None else frozenset()
     after = replace(
         member,
         instance_id=request.instance_id if is_joining else member.instance_id,
@@ -270,6 +304,8 @@ def _updated(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
         rebalance_timeout_ms=request.rebalance_timeout_ms or member.rebalance_timeout_ms,
         topics=topics,
         pattern=pattern,
+        unreadable=unreadable,
+        principal=now,
         assignor=member.assignor if request.assignor is None else request.assignor,
     )
     return member if after == member else after

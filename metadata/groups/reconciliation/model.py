@@ -9,7 +9,7 @@ Source: KIP-848
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -50,6 +50,25 @@ class GroupTopic(NamedTuple):
         return TopicPartition(self.topic_id, Partition(self.partition_count - 1))
 
 
+class MemberPrincipal(NamedTuple):
+    """Names whose rights a member has, as the broker found that authenticated its last heartbeat."""
+
+    # Empty for a client of a broker without authentication, which may do everything.
+    principal: str
+    # The API key of that heartbeat, whose scopes may narrow the rights; empty for other credentials.
+    key_id: str = ""
+
+
+# Returns those of the names of topics that a member may read; None while its rights are not known. The member's principal is None
+# where no broker has authenticated it.
+ReadableTopics = Callable[[MemberPrincipal | None, frozenset[str]], frozenset[str] | None]
+
+
+def all_readable(principal: MemberPrincipal | None, names: frozenset[str]) -> frozenset[str]:
+    """Returns all names, for a coordinator without authentication."""
+    return names
+
+
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     """Describes one member, and how far it has followed the target."""
 
@@ -62,6 +81,10 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     topics: frozenset[str] = frozenset()
     # A regular expression; None where the member has none.
     pattern: str | None = None
+    # Topics of the group that the pattern matches, and that the member may not read or did not ask for by an earlier pattern.
+    unreadable: frozenset[str] = frozenset()
+    # None until its first heartbeat at this coordinator, where the record does not name it; without authentication, always.
+    principal: MemberPrincipal | None = None
     # The assignor that the member prefers; empty where it has no preference.
     assignor: str = ""
     epoch: int = JOINING
@@ -111,6 +134,8 @@ class Heartbeat(NamedTuple):
     pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
+    # Whose heartbeat it is; None without authentication.
+    principal: MemberPrincipal | None = None
     client_id: str = ""
     client_host: str = ""
 

@@ -24,7 +24,16 @@ from metadata.errors import (
 )
 from metadata.groups.model import NO_INSTANCE, GroupPhase, MemberId
 from metadata.groups.reconciliation.group import ReconciledGroup
-from metadata.groups.reconciliation.model import JOINING, LEAVING, NO_PARTITIONS, Beat, GroupTopic, Heartbeat, Partitions
+from metadata.groups.reconciliation.model import (
+    JOINING,
+    LEAVING,
+    NO_PARTITIONS,
+    Beat,
+    GroupTopic,
+    Heartbeat,
+    MemberPrincipal,
+    Partitions,
+)
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, outcome, with_cluster
@@ -153,6 +162,50 @@ def test_the_next_coordinator_takes_nothing_away_of_a_topic_that_it_has_not_hear
 
         virtual_loop().call_later(0.5, hears)
         assert await beat(b2, "a", 1) == Beat(MemberId("a"), 1, None, 1_000), "it keeps what it has, in its epoch"
+
+    with_cluster(scenario)
+
+
+class Readers:
+    """The rights that a broker has heard of."""
+
+    def __init__(self, **names: set[str]) -> None:
+        self.version = 0
+        self.names = names
+
+    def readable(self, member: MemberPrincipal | None, names: frozenset[str]) -> frozenset[str] | None:
+        return names & self.names[member.principal] if member is not None and member.principal in self.names else None
+
+
+ANNA, BERT = MemberPrincipal("anna"), MemberPrincipal("bert", "key-of-bert")
+
+
+def test_a_pattern_follows_the_rights_of_each_member_also_at_the_next_coordinator() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await coordinator(cluster)
+        b1.rights = readers = Readers(anna=set(), bert={"orders"})
+        assert (await join(b1, "a", topics=None, pattern=".*", principal=ANNA)).assignment == NO_PARTITIONS
+        await join(b1, "b", topics=None, pattern=".*", principal=BERT)
+        assert (await group_at(b1)).consumer.members[MemberId("b")].target == partitions(0, 1, 2, 3)
+        readers.names["anna"] = {"orders"}
+        epoch = (await beat(b1, "a", 1, principal=ANNA)).epoch
+        assert (await group_at(b1)).consumer.epoch == 2, "this broker has not heard of the right yet"
+        readers.version += 1
+        await beat(b1, "a", epoch, principal=ANNA)
+        members = (await group_at(b1)).consumer.members
+        assert len(members[MemberId("a")].target) == 2
+        b1.hand_over()
+        b2 = await coordinator(cluster)
+        b2.rights = Readers(anna={"orders"})
+        assert (await group_at(b2)).consumer.members == members
+        await beat(b2, "a", 3, principal=ANNA)
+        assert {at: each.target for at, each in (await group_at(b2)).consumer.members.items()} == {
+            at: each.target for at, each in members.items()
+        }, "what is not known yet of the other takes nothing away"
+        b2.rights = Readers(anna={"orders"}, bert=set())
+        b2.rights.version = 1
+        await beat(b2, "a", 3, principal=ANNA)
+        assert (await group_at(b2)).consumer.members[MemberId("a")].target == partitions(0, 1, 2, 3)
 
     with_cluster(scenario)
 

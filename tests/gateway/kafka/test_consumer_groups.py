@@ -6,16 +6,19 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import confluent_kafka
 import pytest
 import uvloop
 
+from gateway.access.settings import AccessSettings
 from gateway.broker.broker import Broker
+from metadata.access.acl import Acl
 from tests.gateway.kafka.test_group_admin import coordinator_and_other, joined
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
-from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller
+from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller, kafka_caller_as
 from tests.kit.gateway.small_broker import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -24,9 +27,15 @@ LISTENERS = "direct=127.0.0.1:0,forward=127.0.0.1:0/forward"
 JOINING, LEAVING, LEAVING_FOR_NOW = 0, -1, -2
 
 
-def run(tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], *, count: int = 1) -> None:
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Cluster], Awaitable[None]],
+    *,
+    count: int = 1,
+    access: AccessSettings | None = None,
+) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(PATIENCE_S), broker_cluster(tmp_path, count, kafka=LISTENERS) as cluster:
+        async with asyncio.timeout(PATIENCE_S), broker_cluster(tmp_path, count, kafka=LISTENERS, access=access) as cluster:
             await scenario(cluster)
 
     uvloop.run(whole())
@@ -211,6 +220,50 @@ def test_another_broker_is_not_the_coordinator_and_a_forward_listener_asks_it(tm
             assert [each.member_id for each in group.members] == ["a"]
 
     run(tmp_path, scenario, count=2)
+
+
+def test_a_pattern_leaves_out_what_its_member_may_not_read_also_through_another_broker(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, _ = cluster.brokers
+        there, other = coordinator_and_other(cluster, "billing")
+        ids = {name: bytes.fromhex((await first.create_topic(name, 2)).id) for name in ("orders", "salaries")}
+        await until(lambda: all(len(list(broker.topic_cache.topics())) == 2 for broker in cluster.brokers))
+
+        async def allow(resource: Literal["topic", "group"], name: str) -> None:
+            acl = Acl(principal="billing", operation="read", resource=resource, name=name)
+            await first.access.add_acl(acl, validate_only=False)
+            caches = [broker.guard.cache for broker in cluster.brokers if broker.guard is not None]
+            await until(lambda: all(each.rights("billing").allow("read", resource, name) for each in caches))
+
+        await allow("group", "billing")
+        await allow("topic", "orders")
+        made = await first.access.create_key("billing", expires_at_ms=0, scopes=(), description="", validate_only=False)
+        key = made.text.reveal()
+        for broker in cluster.brokers:
+            assert broker.guard is not None
+            assert await broker.guard.cache.wait_for("key", made.revision, PATIENCE_S)
+        pattern = {"subscribed_topic_names": None, "subscribed_topic_regex": ".*"}
+        async with (
+            kafka_caller_as(there, key) as direct,
+            kafka_caller_as(other, key, listener=1) as forward,
+            kafka_caller_as(other, ADMIN_KEY, listener=1) as admin,
+        ):
+            assert (await ask(direct, **joining("billing", "a", "salaries"))).error_code == 29
+            for client, member in ((direct, "a"), (forward, "b")):
+                answer = await ask(client, **joining("billing", member, **pattern))
+                assert partitions(answer) == {ids["orders"]: [0, 1]}
+                if member == "a":
+                    assert (await ask(client, **beat("billing", "a", LEAVING))).error_code == 0
+            await allow("topic", "salaries")
+            answer = await ask(forward, **beat("billing", "b", answer.member_epoch))
+            assert partitions(answer) == {ids["orders"]: [0, 1], ids["salaries"]: [0, 1]}
+            assert (await ask(forward, **beat("billing", "b", LEAVING))).error_code == 0
+            answer = await ask(admin, **joining("billing", "c", **pattern))
+            assert partitions(answer) == {ids["orders"]: [0, 1], ids["salaries"]: [0, 1]}, "its key is no key of the cluster"
+
+    key_file = tmp_path / "admin.key"
+    key_file.write_text(ADMIN_KEY)
+    run(tmp_path, scenario, count=2, access=AccessSettings(authentication=True, admin_key_file=key_file))
 
 
 class Reader:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.member_rights import MemberRights, UnlimitedRights
 from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.groups.model import (
     NO_GENERATION,
@@ -20,7 +21,7 @@ from metadata.groups.model import (
     SyncRequest,
 )
 from metadata.groups.offsets import CommittedOffset, decode_offset
-from metadata.groups.reconciliation.model import GroupTopic
+from metadata.groups.reconciliation.model import GroupTopic, MemberPrincipal
 from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from metadata.store.interface import Compare, KeyValue, Operation, TransactionResult
@@ -82,6 +83,8 @@ class Coordinated:
         """Why it can't make sure that it coordinates its groups."""
         # What a group of KIP-848 can subscribe to, by name.
         self.topics: Mapping[str, GroupTopic] = {}
+        # Which of them members may read.
+        self.rights: MemberRights = UnlimitedRights()
         # Set once `topics` holds what a group's record names.
         self.heard = asyncio.Event()
         self.heard.set()
@@ -97,8 +100,16 @@ class Coordinated:
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
             topics=lambda: self.topics,
             hear_of=self._hear_of,
+            rights=self,
         )
         self.running = asyncio.ensure_future(self.groups.run())
+
+    @property
+    def version(self) -> int:
+        return self.rights.version
+
+    def readable(self, member: MemberPrincipal | None, names: frozenset[str]) -> frozenset[str] | None:
+        return self.rights.readable(member, names)
 
     async def _verify(self) -> None:
         if self.unproven is not None:

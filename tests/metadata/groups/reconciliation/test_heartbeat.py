@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metadata.errors import (
     FencedMemberEpoch,
@@ -33,8 +34,11 @@ from metadata.groups.reconciliation.model import (
     ConsumerGroup,
     GroupTopic,
     Heartbeat,
+    MemberPrincipal,
     MemberState,
     Partitions,
+    ReadableTopics,
+    all_readable,
 )
 from metadata.model import Partition, TopicId, TopicPartition
 
@@ -53,10 +57,15 @@ class Groups:
         self.group = ConsumerGroup()
         self.topics = topics
         self.members_max = members_max
+        self.readable: ReadableTopics = all_readable
 
-    def beat(self, member_id: MemberId, epoch: int, owned: Partitions | None = None, **more: Any) -> Beat:
+    def beat(
+        self, member_id: MemberId, epoch: int, owned: Partitions | None = None, *, view_changed: bool = True, **more: Any
+    ) -> Beat:
         asked = Heartbeat(member_id=member_id, epoch=epoch, owned=owned, **more)
-        self.group, answer = heartbeat(self.group, asked, self.topics, members_max=self.members_max)
+        self.group, answer = heartbeat(
+            self.group, asked, self.topics, members_max=self.members_max, readable=self.readable, view_changed=view_changed
+        )
         return answer
 
     def join(self, member_id: MemberId, *topics: str, **more: Any) -> Beat:
@@ -166,6 +175,106 @@ def test_a_pattern_subscribes_to_topics_of_the_future() -> None:
     assert groups.beat(A, 2, pattern="", topics=frozenset({"users"})).assignment == of("users", 0, 1)
     with pytest.raises(InvalidRegularExpression):
         groups.beat(A, 2, pattern="(")
+
+
+class Readers:
+    """Who may read which topics; None: not known."""
+
+    def __init__(self, **names: set[str] | None) -> None:
+        self.names = names
+
+    def readable(self, member: MemberPrincipal | None, names: frozenset[str]) -> frozenset[str] | None:
+        own = self.names.get(member.principal) if member is not None else None
+        return None if own is None else names & own
+
+
+ANNA, BERT = MemberPrincipal("anna"), MemberPrincipal("bert")
+ALL_PARTITIONS = of("orders", 0, 1, 2, 3) | of("users", 0, 1)
+
+
+def with_readers(**names: set[str] | None) -> tuple[Groups, Readers]:
+    readers = Readers(**names)
+    groups = Groups()
+    groups.readable = readers.readable
+    return groups, readers
+
+
+def test_a_pattern_subscribes_to_the_topics_that_its_member_may_read() -> None:
+    groups, _ = with_readers(anna={"orders", "users"}, bert={"orders"})
+    assert groups.join(B, topics=None, pattern=".*", principal=BERT).assignment == of("orders", 0, 1, 2, 3)
+    assert groups.group.topics.keys() == {"orders"}
+    groups.join(A, topics=None, pattern=".*", principal=ANNA)
+    members = groups.group.members
+    assert members[B].target < of("orders", 0, 1, 2, 3)
+    assert members[A].target | members[B].target == ALL_PARTITIONS
+    assert (members[A].unreadable, members[B].unreadable) == (frozenset(), frozenset({"users"}))
+    before = groups.group
+    for each in (before.epoch, before.epoch):
+        groups.beat(A, each, principal=ANNA)
+    assert groups.group is before, "rights that stay the same change nothing"
+
+
+def test_a_pattern_follows_rights_that_are_revoked_and_granted() -> None:
+    groups, readers = with_readers(anna={"orders", "users"}, bert={"orders", "users"})
+    groups.join(A, topics=None, pattern=".*", principal=ANNA)
+    groups.join(B, topics=None, pattern=".*", principal=BERT)
+    epoch = groups.group.epoch
+    readers.names["anna"] = {"orders"}
+    groups.beat(B, 2, NO_PARTITIONS, principal=BERT)
+    assert groups.group.epoch == epoch + 1, "the topics of the group are the same, but not those of a member"
+    assert of("users", 0, 1) <= groups.group.members[B].target
+    readers.names["anna"] = {"orders", "users"}
+    groups.beat(B, 3, principal=BERT)
+    assert groups.group.epoch == epoch + 2
+    assert groups.group.members[A].unreadable == frozenset()
+
+
+def test_a_topic_that_is_named_is_not_left_out_by_a_pattern_beside_it() -> None:
+    groups, _ = with_readers(anna=set())
+    assert groups.join(A, "users", pattern=".*", principal=ANNA).assignment == of("users", 0, 1)
+
+
+def test_a_member_whose_rights_are_not_known_keeps_what_it_reads_and_gets_nothing_new() -> None:
+    groups, readers = with_readers(anna={"orders", "users"}, bert={"orders"})
+    groups.topics = {"orders": TOPICS["orders"]}
+    groups.join(A, topics=None, pattern=".*", principal=ANNA)
+    groups.join(B, topics=None, pattern=".*", principal=BERT)
+    readers.names = {"anna": None, "bert": {"orders", "users"}}
+    before = groups.group
+    groups.beat(B, 2, principal=BERT)
+    assert groups.group is before
+    groups.topics = TOPICS
+    groups.beat(B, 2, principal=BERT)
+    members = groups.group.members
+    assert of("users", 0, 1) <= members[B].target
+    assert members[A].target
+    assert members[A].target < of("orders", 0, 1, 2, 3)
+    readers.names["anna"] = {"orders", "users"}
+    groups.beat(A, 1, of("orders", 0, 1, 2, 3), principal=ANNA)
+    assert groups.group.members[A].unreadable == frozenset()
+
+
+@pytest.mark.parametrize("change", [{"pattern": "u.*"}, {"pattern": "orders", "principal": BERT}])
+def test_a_new_pattern_or_principal_gets_nothing_of_others_while_its_rights_are_not_known(change: dict[str, Any]) -> None:
+    groups, readers = with_readers(anna={"orders"}, bert={"orders", "users"})
+    groups.join(B, topics=None, pattern=".*", principal=BERT)
+    groups.join(A, topics=None, pattern="orders", principal=ANNA)
+    readers.names = {}
+    groups.beat(A, 2, NO_PARTITIONS, **{"principal": ANNA, **change})
+    assert groups.group.members[A].target == NO_PARTITIONS
+    assert groups.group.members[B].target == ALL_PARTITIONS
+
+
+def test_a_member_of_a_record_that_names_no_principal_keeps_its_partitions_until_its_next_heartbeat() -> None:
+    groups, _ = with_readers(anna={"orders"}, bert={"orders", "users"})
+    groups.join(A, topics=None, pattern=".*", principal=None, rebalance_timeout_ms=1)
+    groups.group = replace(
+        groups.group,
+        topics=TOPICS,
+        members={A: replace(groups.group.members[A], target=ALL_PARTITIONS, assigned=ALL_PARTITIONS, unreadable=frozenset())},
+    )
+    assert refreshed(groups.group, TOPICS, groups.readable) is groups.group
+    assert groups.beat(A, 1, principal=ANNA, view_changed=False).assignment == of("orders", 0, 1, 2, 3)
 
 
 def test_most_members_choose_the_assignor() -> None:

@@ -5,6 +5,9 @@ A timestamp of ListOffsets is a time in milliseconds since 1970, for the first r
     -1  latest                              -4  earliest on this broker: the log start, since any broker reads all
     -2  earliest                            -5  latest in the remote tier: there is none
     -3  the record of the largest time      -6  earliest that is not only in the remote tier: the log start
+
+The leader epoch beside an offset is that of the record there: by it a client learns later whether its position is still the same
+(KIP-320). Beside the latest offset it is the leader's.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from gateway.topics.names import BOUNDS_WAIT_S, NamedPartition, resolve_partitio
 from metadata.errors import NotLeader, TidelogError
 from metadata.model import TopicPartition
 from segments.partition.partition_log import check_epoch
-from segments.read.record_lookup import TimestampedOffset
+from segments.read.record_lookup import FoundRecord
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -135,19 +138,19 @@ class KafkaOffsets:
             if asked.timestamp == LATEST_TIERED:
                 return answer
             if asked.timestamp in _EARLIEST:
-                answer.offset, answer.leader_epoch = bounds.log_start_offset, bounds.leader_epoch
+                answer.offset, answer.leader_epoch = bounds.log_start_offset, bounds.log_start_epoch
             elif asked.timestamp == LATEST:
                 answer.offset, answer.leader_epoch = bounds.high_watermark, bounds.leader_epoch
             else:
                 async with self._lookups:
                     found = await self._lookup(partition, asked.timestamp)
                 if found is not None:
-                    answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp_ms, bounds.leader_epoch
+                    answer.offset, answer.timestamp, answer.leader_epoch = found.offset, found.timestamp_ms, found.leader_epoch
         except TidelogError as error:
             answer.error_code = list_offsets_code(error)
         return answer
 
-    async def _lookup(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def _lookup(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         if timestamp_ms == MAX_TIMESTAMP:
             return await self._broker.cluster_log.offset_of_max_timestamp(partition)
         return await self._broker.cluster_log.offset_for_timestamp(partition, timestamp_ms)

@@ -287,16 +287,18 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[OffsetResult, _Mapping]]] = ...) -> None: ...
 
 class OffsetResult(_message.Message):
-    __slots__ = ("error", "offset", "timestamp_ms", "leader_epoch")
+    __slots__ = ("error", "offset", "timestamp_ms", "leader_epoch", "record_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    RECORD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: _status_pb2.Status
     offset: int
     timestamp_ms: int
     leader_epoch: int
-    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    record_epoch: int
+    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., record_epoch: _Optional[int] = ...) -> None: ...
 
 class OffsetForLeaderEpochRequest(_message.Message):
     __slots__ = ("queries",)

@@ -40,7 +40,7 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import SequencedBatch
 from segments.read.log_reader import FetchResult
-from segments.read.record_lookup import Explanation, TimestampedOffset
+from segments.read.record_lookup import Explanation, FoundRecord
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -200,14 +200,14 @@ class ClusterLog:
 
         return await self._ask_each(questions, lambda question: question.partition, ask, wait_s=wait_s)
 
-    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         return await self._ask_leader(
             partition,
             lambda log: log.reads.offset_for_timestamp(partition, timestamp_ms),
             lambda leader, topic: self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms),
         )
 
-    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> FoundRecord | None:
         return await self._ask_leader(
             partition,
             lambda log: log.reads.offset_of_max_timestamp(partition),

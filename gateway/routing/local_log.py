@@ -23,7 +23,7 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import NOT_ROUTED, SequencedBatch
 from segments.read.log_reader import FetchResult
-from segments.read.record_lookup import Explanation, TimestampedOffset
+from segments.read.record_lookup import Explanation, FoundRecord
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -186,11 +186,11 @@ class LocalLog:
                 found.append(self._completed(partition, error.with_traceback(None)))
         return found
 
-    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         with self._naming_leader(partition):
             return await self.session_log().reads.offset_for_timestamp(partition, timestamp_ms)
 
-    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> FoundRecord | None:
         with self._naming_leader(partition):
             return await self.session_log().reads.offset_of_max_timestamp(partition)
 

@@ -24,7 +24,7 @@ from segments.object_store.interface import Buffer
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, TimestampPolicy
 from segments.partition.producer_state import SequencedBatch
 from segments.read.log_reader import FetchResult
-from segments.read.record_lookup import Explanation, TimestampedOffset
+from segments.read.record_lookup import Explanation, FoundRecord
 from segments.records.header import BatchHeader
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -148,11 +148,11 @@ class LogService(Protocol):
         """Answers each question, as LeaderPartition.end_of_epoch. Waits for leaders up to `wait_s`."""
         ...
 
-    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         """Returns the first record at or after `timestamp_ms`; None where there is none yet."""
         ...
 
-    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> FoundRecord | None:
         """Returns the record with the largest timestamp, of several the first; None where no record has a timestamp."""
         ...
 

@@ -19,10 +19,10 @@ from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
 from segments.log.manifest_follower import COMMIT_TIMEOUT_S
 from segments.log.session_log import FetchTarget
-from segments.partition.partition_log import Bounds
+from segments.partition.partition_log import NO_EPOCH, Bounds
 from segments.partition.producer_state import SequencedBatch
 from segments.read.log_reader import FetchResult
-from segments.read.record_lookup import Explanation, TimestampedOffset
+from segments.read.record_lookup import Explanation, FoundRecord
 from segments.wal.run_index import EpochEnd
 
 # Time limit of a request beyond its long poll.
@@ -111,7 +111,7 @@ class PeerReader:
 
     async def offset_for_timestamp(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition, timestamp_ms: int
-    ) -> TimestampedOffset | None:
+    ) -> FoundRecord | None:
         query = log_pb2.OffsetQuery(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
         )
@@ -119,15 +119,15 @@ class PeerReader:
 
     async def offset_of_max_timestamp(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition
-    ) -> TimestampedOffset | None:
+    ) -> FoundRecord | None:
         query = log_pb2.OffsetQuery(topic=topic, topic_id=partition.topic_id, partition=partition.partition, max_timestamp=True)
         return await self._find_record(leader, query)
 
-    async def _find_record(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> TimestampedOffset | None:
+    async def _find_record(self, leader: BrokerRegistration, query: log_pb2.OffsetQuery) -> FoundRecord | None:
         [found] = await self._list_offsets(leader, [query])
         if found.HasField("error"):
             raise from_status(found.error)
-        return None if found.offset < 0 else TimestampedOffset(Offset(found.offset), found.timestamp_ms)
+        return None if found.offset < 0 else FoundRecord(Offset(found.offset), found.timestamp_ms, _record_epoch(found))
 
     async def delete_records(
         self, leader: BrokerRegistration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
@@ -233,7 +233,13 @@ def _bounds(earliest: log_pb2.OffsetResult, latest: log_pb2.OffsetResult) -> Bou
         if result.HasField("error"):
             return from_status(result.error)
     high_watermark = Offset(latest.offset)
-    return Bounds(Offset(earliest.offset), high_watermark, high_watermark, LeaderEpoch(latest.leader_epoch))
+    leader_epoch = LeaderEpoch(latest.leader_epoch)
+    return Bounds(Offset(earliest.offset), high_watermark, high_watermark, leader_epoch, _record_epoch(earliest))
+
+
+def _record_epoch(found: log_pb2.OffsetResult) -> LeaderEpoch:
+    """Returns NO_EPOCH where the other broker does not say it: its version may be an earlier one."""
+    return LeaderEpoch(found.record_epoch) if found.HasField("record_epoch") else NO_EPOCH
 
 
 def _fetched(partition: log_pb2.FetchedPartition) -> FetchResult | TidelogError:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from metadata.errors import Corrupt, NoLeader
 from metadata.model import LeaderEpoch, TopicPartition
 from segments.history.index import HistoryIndex
-from segments.partition.partition_log import Bounds, PartitionLog, check_epoch
+from segments.partition.partition_log import NO_EPOCH, Bounds, PartitionLog, check_epoch
 from segments.shared_errors import copy_of
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 
@@ -129,6 +129,18 @@ class LeaderPartition:
     # and when it was committed. 0 before the first.
     taken_at_s: float = 0.0
     committed_at_s: float = 0.0
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """Returns the epoch of the leader that wrote the record at this offset; the present one at and above the high watermark.
+
+        -1 where it is not known, as below the log start.
+        """
+        if offset >= self.log.high_watermark:
+            return self.log.leader_epoch
+        if self.history is not None and offset < self.history.compacted_to:
+            return self.history.epoch_at(offset)
+        run = self.runs.find(offset)
+        return NO_EPOCH if run is None else run.leader_epoch
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Returns where the records of this epoch end, or of the largest below it that has any; the high watermark for the present.

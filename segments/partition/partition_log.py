@@ -8,12 +8,15 @@ segment; the log start only rises, and never above it; a batch that is refused c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metadata.errors import ConditionFailed, FencedLeaderEpoch, InvalidTimestamp, OutOfRange, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.partition.producer_state import ProducerRoom, ProducerStates, SequencedBatch
 from segments.records.header import BatchHeader
+
+# Of a record whose leader epoch is not known.
+NO_EPOCH: Final = LeaderEpoch(-1)
 
 
 class Appended(NamedTuple):
@@ -47,6 +50,8 @@ class Bounds(NamedTuple):
     high_watermark: Offset
     end_offset: Offset
     leader_epoch: LeaderEpoch
+    # Of the record at the log start, or of the next one where there is no record; NO_EPOCH where the answer does not say.
+    log_start_epoch: LeaderEpoch = NO_EPOCH
 
 
 class PartitionLog:

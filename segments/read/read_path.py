@@ -26,7 +26,7 @@ from segments.read.disk_cache import DiskCache
 from segments.read.follower_reader import FollowerReader
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
-from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
+from segments.read.record_lookup import Explanation, FoundRecord, RecordLookup
 from segments.read.tail_cache import TailCache
 from segments.settings import SegmentSettings
 from segments.wal.run_index import EpochEnd
@@ -117,7 +117,8 @@ class ReadPath:
         found: list[Bounds | TidelogError] = []
         for partition in partitions:
             try:
-                found.append(self._partitions.readable(partition).log.bounds)
+                led = self._partitions.readable(partition)
+                found.append(led.log.bounds._replace(log_start_epoch=led.epoch_at(led.log.log_start_offset)))
             except TidelogError as error:
                 found.append(error.with_traceback(None))
         return found
@@ -128,7 +129,7 @@ class ReadPath:
         led.log.check_epoch(current_leader_epoch)
         return led.end_of_epoch(leader_epoch)
 
-    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         """Returns the first record at or after `timestamp_ms`, or None where there is none yet.
 
         None counts as little as a high watermark unless this broker still leads, so the leadership is verified first.
@@ -139,9 +140,10 @@ class ReadPath:
             await self._verify_leadership()
             if self._partitions.readable(partition) is not led:
                 raise NoLeader(f"this broker leads {partition} in another epoch now")
-        return found
+            return None
+        return FoundRecord(*found, led.epoch_at(found.offset))
 
-    async def offset_of_max_timestamp(self, partition: TopicPartition) -> TimestampedOffset | None:
+    async def offset_of_max_timestamp(self, partition: TopicPartition) -> FoundRecord | None:
         """Returns the record with the largest timestamp, or None where none has a timestamp. See RecordLookup.latest.
 
         Another leader may have committed a later one, so the leadership is verified before the answer.
@@ -151,7 +153,7 @@ class ReadPath:
         await self._verify_leadership()
         if self._partitions.readable(partition) is not led:
             raise NoLeader(f"this broker leads {partition} in another epoch now")
-        return found
+        return None if found is None else FoundRecord(*found, led.epoch_at(found.offset))
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         """Explains a record as RecordLookup.explain does."""

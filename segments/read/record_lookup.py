@@ -37,6 +37,15 @@ class TimestampedOffset(NamedTuple):
     timestamp_ms: int
 
 
+class FoundRecord(NamedTuple):
+    """Names a record by its offset, its timestamp, and the epoch of the leader that wrote it."""
+
+    offset: Offset
+    timestamp_ms: int
+    # NO_EPOCH where it is not known.
+    leader_epoch: LeaderEpoch
+
+
 class Explanation(NamedTuple):
     """Locates one record: bytes [range_start, range_end) of the object are the batch, or the row group, that holds it."""
 

@@ -24,7 +24,7 @@ from gateway.topics.names import LOOKUP_S, check_topic_id, named, naming, partit
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotFound, TidelogError, UnknownTopic
 from metadata.model import ProducerId, Revision, TopicId, TopicPartition
 from segments.deadline import Deadline
-from segments.partition.partition_log import Bounds, check_epoch
+from segments.partition.partition_log import NO_EPOCH, Bounds, check_epoch
 from segments.partition.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
@@ -235,12 +235,14 @@ def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2
         return bounds
     match query.WhichOneof("at"):
         case "earliest":
-            offset = bounds.log_start_offset
+            offset, epoch = bounds.log_start_offset, bounds.log_start_epoch
         case "latest":
-            offset = bounds.high_watermark
+            offset, epoch = bounds.high_watermark, bounds.leader_epoch
         case _:
             return InvalidArgument("the query says neither earliest nor latest nor timestamp_ms nor max_timestamp", field="at")
-    return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
+    return log_pb2.OffsetResult(
+        offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch, record_epoch=epoch if epoch != NO_EPOCH else None
+    )
 
 
 async def _offset_by_timestamp(
@@ -260,5 +262,10 @@ async def _offset_by_timestamp(
                 found = await log.offset_for_timestamp(partition, query.timestamp_ms)
     except TidelogError as error:
         return error.with_traceback(None)
-    offset, timestamp_ms = (-1, -1) if found is None else found
-    return log_pb2.OffsetResult(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=bounds.leader_epoch)
+    offset, timestamp_ms, epoch = (-1, -1, NO_EPOCH) if found is None else found
+    return log_pb2.OffsetResult(
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+        leader_epoch=bounds.leader_epoch,
+        record_epoch=epoch if epoch != NO_EPOCH else None,
+    )

@@ -13,7 +13,7 @@ from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
 from segments.read.log_reader import FetchResult
-from segments.read.record_lookup import TimestampedOffset
+from segments.read.record_lookup import FoundRecord
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import batch_of, stamped
 
@@ -85,9 +85,9 @@ class ReportedLog(LocalLog):
         at = Offset(target.offset)
         return [FetchResult(list(batches), size_bytes, at, at, Offset(0), LeaderEpoch(1))]
 
-    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:
         found = self.first_after.get(partition)
-        return None if found is None else TimestampedOffset(Offset(found), timestamp_ms)
+        return None if found is None else FoundRecord(Offset(found), timestamp_ms, LeaderEpoch(1))
 
 
 def _no_log() -> SessionLog:

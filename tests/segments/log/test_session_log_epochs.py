@@ -20,10 +20,11 @@ from metadata.errors import (
     UnknownLeaderEpoch,
     UnknownProducer,
 )
-from metadata.model import LeaderEpoch
+from metadata.model import LeaderEpoch, Offset
 from segments.bucket.layout import session_prefix
 from segments.log.append_result import UnverifiedRejection, resolve_all
 from segments.log.session_log import FetchTarget, SessionLog
+from segments.partition.partition_log import Bounds
 from segments.read.log_reader import FetchResult
 from segments.recovery.recover import recover
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
@@ -164,6 +165,35 @@ def test_the_end_of_an_epoch_does_not_change_under_later_leaders() -> None:
     run(main())
 
 
+def test_a_record_that_is_looked_up_has_the_epoch_of_the_leader_that_wrote_it() -> None:
+    store = bucket()
+
+    async def bounds_in(log: SessionLog) -> Bounds:
+        [found] = await log.reads.bounds_of([ORDERS])
+        assert isinstance(found, Bounds)
+        return found
+
+    async def main() -> None:
+        async with serving(store) as log:
+            assert (await bounds_in(log)).log_start_epoch == EPOCH, "of the leader, where no record is"
+            await produce(log, batch_of(b"a", timestamps_ms=[TIMESTAMP_MS]))
+        spans = {ORDERS: [led(SESSION.id)]}
+        found = (await recover(store, spans, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms))[ORDERS]
+        assert isinstance(found, RecoveredPartition)
+        async with serving(store, session=Session(BY.id, BY.writer), recovered=(found,), epoch=LeaderEpoch(EPOCH + 3)) as log:
+            assert await log.reads.offset_of_max_timestamp(ORDERS) == (0, TIMESTAMP_MS, EPOCH)
+            await produce(log, batch_of(b"b", timestamps_ms=[TIMESTAMP_MS + 1]))
+            looked_up = [await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + after) for after in (0, 1, 2)]
+            assert looked_up == [(0, TIMESTAMP_MS, EPOCH), (1, TIMESTAMP_MS + 1, EPOCH + 3), None]
+            assert await log.reads.offset_of_max_timestamp(ORDERS) == (1, TIMESTAMP_MS + 1, EPOCH + 3)
+            assert await bounds_in(log) == Bounds(Offset(0), Offset(2), Offset(2), LeaderEpoch(EPOCH + 3), EPOCH)
+            for start, epoch in ((1, EPOCH + 3), (2, EPOCH + 3)):
+                log.partitions.at(ORDERS).log.raise_log_start(Offset(start))
+                assert (await bounds_in(log)).log_start_epoch == epoch
+
+    run(main())
+
+
 # ── a leader that may be none any more ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -218,7 +248,9 @@ def test_no_record_since_a_time_is_answered_only_after_a_check_for_another_leade
         assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
         assert store.count("list", LIST) == 1
         store.plant(key_of(1), seal_of(SESSION.id, 1))
-        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "it is the first under any leader"
+        assert await log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS, EPOCH), (
+            "it is the first under any leader"
+        )
         assert isinstance(await refusal_of(log.reads.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
 
     with_log(store, work)

@@ -418,6 +418,15 @@ def test_a_leader_epoch_ends_where_the_next_one_begins_in_parquet_too() -> None:
     assert led.end_of_epoch(EPOCH - 1) == (EPOCH - 1, 0), "an epoch below all records ended where the log starts"
 
 
+def test_each_record_has_the_epoch_of_its_leader_in_parquet_too() -> None:
+    led = TieredPartition(V, compacted=7, epoch_batches=3).led
+    assert [led.epoch_at(offset) for offset in (0, 5, 6, 13, 14, 17, 18, 23)] == [
+        *(EPOCH, EPOCH, EPOCH + 1, EPOCH + 2),  # records up to 13 are in Parquet
+        *(EPOCH + 2, EPOCH + 2, EPOCH + 3, EPOCH + 3),
+    ]
+    assert led.epoch_at(24) == led.log.leader_epoch, "no record is there yet"
+
+
 # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -100,7 +100,7 @@ def test_the_log_starts_where_the_manifest_says_also_above_what_was_compacted(co
     if trimmed:
         bucket.trim(max(compacted, start))
     found = bucket.recover()
-    assert found.log(LeaderEpoch(9)).bounds == (start, SEGMENTS, SEGMENTS, 9)
+    assert found.log(LeaderEpoch(9)).bounds[:4] == (start, SEGMENTS, SEGMENTS, 9)
     assert found.runs.end_offset == SEGMENTS, "where the next run begins"
     if not (trimmed and start > compacted):
         assert_goes_on(found)  # else some of what the producer wrote is recorded nowhere any more

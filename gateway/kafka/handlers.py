@@ -48,7 +48,7 @@ def kafka_handlers(
     producer_ids = KafkaProducerIds(broker)
     topics = KafkaTopics(broker)
     records = KafkaDeleteRecords(broker, leaders)
-    configs = KafkaConfigs(broker, listeners)
+    configs = KafkaConfigs(broker, listeners, fetch.room)
     placement = KafkaPlacement(broker)
     scram_users = KafkaScramUsers(broker)
     served: dict[str, tuple[int, int, Callable[[KafkaCall, Any], Awaitable[Any]]]] = {

@@ -6,6 +6,9 @@
 AlterConfigs resets every config that it does not name to its default, as in Kafka. IncrementalAlterConfigs changes only the configs
 that it names.
 
+An answer of DescribeConfigs may describe thousands of topics. It reserves memory of the same budget as answers to Fetch. Each
+resource is encoded in a turn of the event loop of its own.
+
 Invariant: an error of one resource stands in its place, and refuses no other.
 """
 
@@ -19,6 +22,7 @@ from typing import Final, Protocol, TypeVar
 from gateway.access.authorization import check_cluster, check_topic
 from gateway.api import BrokerApi
 from gateway.concurrency.bounded_map import map_bounded
+from gateway.concurrency.offload import OnePerLoopTurn
 from gateway.kafka.admin.changes import change_each
 from gateway.kafka.admin.config_entries import TYPES, ConfigEntry, broker_configs, topic_configs
 from gateway.kafka.call import KafkaCall
@@ -43,15 +47,19 @@ from gateway.kafka.protocol.admin_messages import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
     ListConfigResourcesResult,
+    encode_describe_configs_result,
 )
+from gateway.records.response_budget import ResponseBudget
 from gateway.topics.describe import fresh_topic
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import InvalidArgument, Throttled, TidelogError
 from metadata.shown_url import shown_url
 from metadata.topics.settings import ListChange, SettingChange, list_elements, setting_definition
 
 # Resources of one request that are described at the same time: each topic is read from the metadata store.
 DESCRIBED_MAX: Final = 16
+# An answer with as many resources waits for no memory: it is some 100 KB at most.
+UNRESERVED_MAX: Final = 16
 
 
 class ResourceType(enum.IntEnum):
@@ -91,29 +99,63 @@ _AnyResource = TypeVar("_AnyResource", bound=_Resource)
 class KafkaConfigs:
     """Describes and alters configs for all Kafka listeners of a broker."""
 
-    def __init__(self, broker: BrokerApi, listeners: Sequence[ListenerConfig]) -> None:
+    def __init__(self, broker: BrokerApi, listeners: Sequence[ListenerConfig], room: ResponseBudget) -> None:
+        """`room` is the memory for answers that clients have not received."""
         self._broker = broker
         self._listeners = listeners
+        self._room = room
+        self._encodings = OnePerLoopTurn()
 
     # ── describe ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def describe(self, call: KafkaCall, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Answers with the configs of each resource: those that are named, or all."""
+        """Answers with the configs of each resource: those that are named, or all.
 
-        async def describe(resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        A resource that is named twice, with the same configs, is described once.
+        """
+        resources = list({_key_of(each): each for each in request.resources}.values())
+        reservation = self._room.reserve()
+        call.release = lambda: reservation.keep(0)
+        full: Throttled | None = None
+        if len(resources) > UNRESERVED_MAX:
+            bytes_expected = self._bytes_expected(call, request, resources)
+            try:
+                await reservation.ask(bytes_expected, bytes_least=bytes_expected, timeout_s=0)
+            except Throttled as error:
+                full = error
+
+        async def describe(resource: DescribeConfigsResource) -> bytes:
             answer = DescribeConfigsResult(
                 error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
             )
-            try:
-                entries = await self._entries(call, resource)
-            except TidelogError as error:
-                answer.error_code, answer.error_message = admin_code(error), error_text(error)
-                return answer
-            names = frozenset(resource.configuration_keys or ())
-            answer.configs = [_described(entry, request) for entry in entries if not names or entry.name in names]
-            return answer
+            entries = full or await self._entries_or_error(call, resource)
+            await self._encodings.take()
+            if isinstance(entries, TidelogError):
+                answer.error_code, answer.error_message = admin_code(entries), error_text(entries)
+            else:
+                names = frozenset(resource.configuration_keys or ())
+                answer.configs = [_described(entry, request) for entry in entries if not names or entry.name in names]
+            return encode_describe_configs_result(answer, call.version)
 
-        return DescribeConfigsResponse(results=await map_bounded(describe, request.resources, at_once=DESCRIBED_MAX))
+        results = await map_bounded(describe, resources, at_once=DESCRIBED_MAX)
+        reservation.keep(sum(map(len, results)))
+        return DescribeConfigsResponse(results=results)
+
+    def _bytes_expected(
+        self, call: KafkaCall, request: DescribeConfigsRequest, resources: Sequence[DescribeConfigsResource]
+    ) -> int:
+        """Returns the size of an answer in which each topic has the defaults. All topics have the same configs."""
+        entries = topic_configs({}, message_bytes_max=self._broker.settings.message_bytes_max)
+        usual = DescribeConfigsResult(error_message=None, configs=[_described(entry, request) for entry in entries])
+        bytes_of_all = len(encode_describe_configs_result(usual, call.version))
+        configs = sum(len(each.configuration_keys or entries) for each in resources)
+        return bytes_of_all * configs // len(entries) + sum(len(each.resource_name) for each in resources)
+
+    async def _entries_or_error(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry] | TidelogError:
+        try:
+            return await self._entries(call, resource)
+        except TidelogError as error:
+            return error.with_traceback(None)
 
     async def _entries(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry]:
         if resource.resource_type == ResourceType.TOPIC:
@@ -260,6 +302,10 @@ def _described(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeC
         config_type=TYPES[entry.type],
         documentation=entry.documentation if request.include_documentation else None,
     )
+
+
+def _key_of(resource: DescribeConfigsResource) -> tuple[int, str, tuple[str, ...]]:
+    return resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
 
 
 def _counts(resources: Sequence[_Resource]) -> Counter[tuple[int, str]]:

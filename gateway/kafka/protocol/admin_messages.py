@@ -2234,7 +2234,7 @@ class DescribeConfigsResult:
 class DescribeConfigsResponse:
     __slots__ = ("results", "throttle_time_ms")
 
-    def __init__(self, *, throttle_time_ms: int = 0, results: Sequence[DescribeConfigsResult] = ()) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: Sequence[DescribeConfigsResult | bytes] = ()) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = results
 
@@ -2282,12 +2282,23 @@ def _write_DescribeConfigsResult(writer: Writer, message: DescribeConfigsResult,
     return True
 
 
+def encode_describe_configs_result(message: DescribeConfigsResult, version: int) -> bytes:
+    """Encodes one element, which the response takes in place of the struct."""
+    writer = Writer()
+    writer.int32(0)  # the length, which is not part of an element
+    _write_DescribeConfigsResult(writer, message, version)
+    return b"".join(writer.finish())[4:]
+
+
 def _write_DescribeConfigsResponse(writer: Writer, message: DescribeConfigsResponse, version: int) -> bool:
     flexible = version >= 4
     writer.int32(message.throttle_time_ms)
     writer.array_length(len(message.results), flexible)
     for results_item in message.results:
-        _write_DescribeConfigsResult(writer, results_item, version)
+        if isinstance(results_item, bytes):
+            writer.raw(results_item, len(results_item))
+        else:
+            _write_DescribeConfigsResult(writer, results_item, version)
     if flexible:
         writer.uvarint(0)
     return True

@@ -41,6 +41,10 @@ _ZEROS: Final = {
 }
 
 
+# Structs of responses whose handlers encode them one by one: an array of them also takes encoded elements.
+PIECES: Final = frozenset({"DescribeConfigsResult"})
+
+
 class Emitter:
     """Emits the source of the structs of one message, line by line."""
 
@@ -75,6 +79,8 @@ class Emitter:
     def writers(self) -> Iterator[str]:
         for struct in self.structs:
             yield from self._writer(struct)
+            if struct.class_name in PIECES:
+                yield from _encode_piece(struct.class_name)
 
     def c_writers(self) -> Iterator[str]:
         for struct in self.structs:
@@ -121,7 +127,7 @@ class Emitter:
         else:
             kind = _PYTHON_TYPES[each.type]
         if each.is_array:
-            kind = f"Sequence[{kind}]"
+            kind = f"Sequence[{kind} | bytes]" if self._is_piece(each) else f"Sequence[{kind}]"
         return f"{kind} | None" if self._may_be_none(each) else kind
 
     def _c_type(self, each: Field) -> str:
@@ -316,7 +322,7 @@ class Emitter:
             collected = [
                 f"writer.array_length(len({value}), {flexible})",
                 f"for {each.attribute}_item in {value}:",
-                f"    {self._write_one(each, f'{each.attribute}_item', flexible, 'False')}",
+                *indented(self._write_item(each, f"{each.attribute}_item", flexible), 1),
             ]
             if nullable == "False":
                 if self._may_be_none(each):
@@ -345,6 +351,16 @@ class Emitter:
                 yield "else:"
                 yield f"    assert {value} is not None"
                 yield f"    {self._write_one(each, value, flexible, 'False')}"
+
+    def _write_item(self, each: Field, value: str, flexible: str) -> Iterator[str]:
+        written = self._write_one(each, value, flexible, "False")
+        if self._is_piece(each):
+            yield from (f"if isinstance({value}, bytes):", f"    writer.raw({value}, len({value}))", "else:", f"    {written}")
+        else:
+            yield written
+
+    def _is_piece(self, each: Field) -> bool:
+        return each.is_struct and each.is_array and self._class_name(each.type) in PIECES
 
     def _write_one(self, each: Field, value: str, flexible: str, nullable: str) -> str:
         if each.is_struct:
@@ -423,6 +439,15 @@ def decode_function(message: Message) -> Iterator[str]:
     yield f"    message = _read_{name}(reader, version)"
     yield "    reader.finish()"
     yield "    return message"
+
+
+def _encode_piece(name: str) -> Iterator[str]:
+    yield from ("", "", f"def encode_{snake_case(name)}(message: {name}, version: int) -> bytes:")
+    yield '    """Encodes one element, which the response takes in place of the struct."""'
+    yield "    writer = Writer()"
+    yield "    writer.int32(0)  # the length, which is not part of an element"
+    yield f"    _write_{name}(writer, message, version)"
+    yield '    return b"".join(writer.finish())[4:]'
 
 
 def encode_function(definition: Definition) -> Iterator[str]:

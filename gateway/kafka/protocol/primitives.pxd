@@ -92,7 +92,7 @@ cdef class Writer:
     cpdef bint octets(self, object value, bint compact) except -1
     cpdef bint nullable_octets(self, object value, bint compact) except -1
     @cython.locals(at=Py_ssize_t)
-    cdef bint raw(self, object value, Py_ssize_t size) except -1
+    cpdef bint raw(self, object value, Py_ssize_t size) except -1
     cpdef bint records(self, object buffers, Py_ssize_t size_bytes, bint compact) except -1
     cpdef bint nullable_records(self, object buffers, Py_ssize_t size_bytes, bint compact) except -1
     cpdef bint array_length(self, Py_ssize_t count, bint compact) except -1

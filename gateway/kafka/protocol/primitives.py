@@ -361,6 +361,7 @@ class Writer:
         return self.array_length(-1, compact)
 
     def raw(self, value: Buffer, size: int) -> bool:
+        """Adds bytes that are encoded already. `size` is their number."""
         at = self.take(size)
         if cython.compiled and isinstance(value, bytes):
             memcpy(PyByteArray_AS_STRING(self.buffer) + at, PyBytes_AS_STRING(value), size)

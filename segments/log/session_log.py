@@ -237,8 +237,6 @@ class SessionLog:
             if self.leadership.guard.lease_is_valid():
                 raise
             raise UnverifiedRejection(refusal, self.leadership.verify) from None
-        if dates.by_broker and not appended.duplicate:
-            appended = appended._replace(log_append_time_ms=now_ms)
         if appended.duplicate:
             return PendingAppend(appended, self.writer.pending_with(partition, appended.base_offset))
         stamped = StampedBatch(

@@ -27,7 +27,8 @@ class Appended(NamedTuple):
     leader_epoch: LeaderEpoch
     # An idempotent repeat: these are the offsets of the first time.
     duplicate: bool = False
-    # The time that the leader gave the records of a topic with log append time; -1: they have their producer's, or are a repeat.
+    # The time that the leader gave the records of a topic with log append time, for a repeat the first time. -1: they have their
+    # producer's, or the time of the first append is not known here.
     log_append_time_ms: int = -1
 
 
@@ -88,7 +89,8 @@ class PartitionLog:
     ) -> Appended:
         """Assigns the offsets of a checked batch, or names those of the batch that it repeats.
 
-        `expires_ms`: the time by which producers are forgotten; `now_ms` where it is left out.
+        `header`: as it is stored, so with the time of this append in a topic with log append time. `expires_ms`: the time by which
+        producers are forgotten; `now_ms` where it is left out.
 
         Raises InvalidTimestamp when a record is dated after `timestamp_ms_max`, ConditionFailed when `expected_offset` is given and
         is not the end, and what ProducerStates.check raises.
@@ -102,7 +104,10 @@ class PartitionLog:
             high_watermark=self.high_watermark,
         )
         if repeated is not None:
-            return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)
+            first_ms = repeated.max_timestamp if header.log_append_time else -1
+            return Appended(
+                repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True, log_append_time_ms=first_ms
+            )
         if timestamp_ms_max is not None and header.max_timestamp > timestamp_ms_max:
             raise dated_too_far_ahead(self.partition, header.max_timestamp, timestamp_ms_max)
         if expected_offset is not None and expected_offset != self.end_offset:
@@ -116,11 +121,18 @@ class PartitionLog:
         self.end_offset = Offset(last + 1)
         self._producers.remember(
             SequencedBatch(
-                ProducerId(header.producer_id), header.producer_epoch, header.base_sequence, header.last_sequence, base, last
+                ProducerId(header.producer_id),
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                base,
+                last,
+                header.max_timestamp,
             ),
             now_ms=now_ms,
         )
-        return Appended(base, last, self.leader_epoch)
+        dated_ms = header.max_timestamp if header.log_append_time else -1
+        return Appended(base, last, self.leader_epoch, log_append_time_ms=dated_ms)
 
     def enter(self, room: ProducerRoom) -> None:
         """Counts the remembered producers for this room, until `leave`."""

@@ -50,6 +50,8 @@ class SequencedBatch(NamedTuple):
     last_sequence: int
     base_offset: Offset
     last_offset: Offset
+    # Of its records: in a topic with log append time, when it was appended. -1 where it is not known, as of a batch in a manifest.
+    max_timestamp: int = -1
 
 
 class _Producer(msgspec.Struct):
@@ -209,7 +211,10 @@ class ProducerStates:
                 producer_id,
                 producer.epoch,
                 producer.last_active_ms,
-                tuple(RememberedBatch(*batch[2:]) for batch in producer.batches),
+                tuple(
+                    RememberedBatch(batch.base_sequence, batch.last_sequence, batch.base_offset, batch.last_offset)
+                    for batch in producer.batches
+                ),
             )
             for producer_id, producer in merge(*known, key=lambda item: item[1].last_active_ms)
         )

@@ -87,6 +87,7 @@ class RecoveredPartition:
                     batch.last_sequence,
                     batch.base_offset,
                     batch.last_offset,
+                    batch.max_timestamp,
                 ),
                 now_ms=footer.written_at_ms,
             )

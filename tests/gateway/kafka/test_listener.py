@@ -303,12 +303,16 @@ def test_a_producer_learns_the_log_append_time_also_where_another_broker_appends
         await cluster.led(partition)
         leader = cluster.leader(partition)
         async with client_of(leader) as client:
-            found = []
+            found: list[int] = []
             for broker in (leader, cluster.other(partition)):
                 async with client_of(broker, "forward") as producer:
-                    result = await produced(producer, 9, produce(stamped, batch_of(b"a")))
+                    batch = sequenced_batch(7 + len(found), 0, b"a")
+                    result = await produced(producer, 9, produce(stamped, batch))
                     assert result.error_code == 0
                     found.append(result.log_append_time_ms)
+                    await asyncio.sleep(0.002)
+                    again = await produced(producer, 9, produce(stamped, batch))
+                    assert (again.base_offset, again.log_append_time_ms) == (result.base_offset, result.log_append_time_ms)
             data = records_of(await fetched(client, 12, fetch(stamped)))
             assert found == [parse_header(batch).max_timestamp for batch in split_batches(data)]
             assert min(found) > TIMESTAMP_MS

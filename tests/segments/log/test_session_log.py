@@ -126,6 +126,32 @@ def test_log_append_time_replaces_the_producers_time() -> None:
     with_log(bucket(), work)
 
 
+def test_a_repeat_has_the_log_append_time_of_the_first_append_also_from_the_next_leader() -> None:
+    async def stored(log: SessionLog, batch: bytes) -> Appended:
+        async with log.admit(memory_bytes(len(batch)), timeout_s=1) as admission:
+            pending = log.append(ORDERS, batch, header_of(batch), admission, dates=TimestampPolicy(by_broker=True))
+        return await pending.committed(Deadline.after(1))
+
+    async def main() -> None:
+        store = bucket()
+        batches = [sequenced_batch(1, 0, b"a", b"b"), sequenced_batch(1, 2, b"c")]
+        async with serving(store) as log:
+            first = [await stored(log, batch) for batch in batches]
+            await asyncio.sleep(2)
+            again = [await stored(log, batch) for batch in batches]
+        found = (await recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms))[ORDERS]
+        assert isinstance(found, RecoveredPartition)
+        await asyncio.sleep(2)
+        async with serving(store, session=BY, recovered=(found,)) as log:
+            again += [await stored(log, batch) for batch in batches]
+            new = await stored(log, sequenced_batch(1, 3, b"d"))
+        assert [each.duplicate for each in again] == [True] * 4
+        assert [each.log_append_time_ms for each in again] == [each.log_append_time_ms for each in first] * 2
+        assert 0 < first[0].log_append_time_ms < new.log_append_time_ms
+
+    run(main())
+
+
 def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -> None:
     """One instance for all would carry the traceback of each who raised it, and what one of them notes on it."""
     store = bucket()

@@ -11,7 +11,7 @@ from segments.log.session_log import SessionLog
 from segments.object_store.store_clock import StoreClock
 from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 from segments.recovery.recover import recover
-from tests.kit.segments.batches import BY, ORDERS, PAYMENTS, led, partition_of, sequenced_batch
+from tests.kit.segments.batches import BY, ORDERS, PAYMENTS, TIMESTAMP_MS, led, partition_of, sequenced_batch
 from tests.kit.segments.serving import SETTINGS, append, bucket, produce, serving, with_log
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -25,7 +25,7 @@ def test_a_batch_is_found_from_its_append_on_and_partitions_led_elsewhere_are_no
         assert log.written_once(ASKED, KEY) == {}
         await append(log, sequenced_batch(KEY, 0x55, b"a", b"b", producer_epoch=3))
         found = log.written_once(ASKED, KEY)
-        assert found == {ORDERS: SequencedBatch(KEY, 3, 0x55, 0x56, Offset(0), Offset(1))}
+        assert found == {ORDERS: SequencedBatch(KEY, 3, 0x55, 0x56, Offset(0), Offset(1), TIMESTAMP_MS + 1)}
         assert log.written_once((PAYMENTS, ELSEWHERE), KEY) == {}
         assert log.written_once(ASKED, ProducerId(KEY + 1)) == {}
         await append(log, sequenced_batch(KEY, 0x55, b"c", producer_epoch=3), partition=PAYMENTS)
@@ -45,7 +45,8 @@ def test_a_successor_finds_what_was_committed() -> None:
         recovered = await recover(store, spans, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms)
         partitions = [found for found in recovered.values() if not isinstance(found, Exception)]
         async with serving(store, session=BY, recovered=tuple(partitions)) as log:
-            assert log.written_once(ASKED, KEY) == {ORDERS: SequencedBatch(KEY, 12, 0x55, 0x55, Offset(0), Offset(0))}
+            batch = SequencedBatch(KEY, 12, 0x55, 0x55, Offset(0), Offset(0), TIMESTAMP_MS)
+            assert log.written_once(ASKED, KEY) == {ORDERS: batch}
 
     run(work())
 

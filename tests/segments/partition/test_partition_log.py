@@ -10,7 +10,8 @@ from metadata.errors import ConditionFailed, DuplicateSequence, InvalidTimestamp
 from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition.partition_log import Appended, Bounds, PartitionLog
 from segments.partition.producer_state import BATCHES_REMEMBERED, ONE_SHOT, ProducerStates, SequencedBatch
-from tests.kit.segments.batches import EPOCH, ORDERS, batch_of, header_of, sequenced_batch
+from segments.records.batch import parse_header, with_log_append_time
+from tests.kit.segments.batches import EPOCH, ORDERS, TIMESTAMP_MS, batch_of, header_of, sequenced_batch
 
 
 def partition_log(*, log_start_offset: int = 0, end_offset: int = 0) -> PartitionLog:
@@ -81,12 +82,23 @@ def test_an_idempotent_repeat_gets_the_offsets_of_the_first_time() -> None:
     assert log.end_offset == 13
 
 
+def test_a_repeat_has_the_log_append_time_of_the_first_append() -> None:
+    log = partition_log()
+    batch = sequenced_batch(1, 0, b"a")
+    first = log.append(parse_header(with_log_append_time(batch, 1_000)), now_ms=0)
+    assert (first.log_append_time_ms, first.duplicate) == (1_000, False)
+    again = log.append(parse_header(with_log_append_time(batch, 2_000)), now_ms=0)
+    assert (again.log_append_time_ms, again.duplicate) == (1_000, True)
+    assert append(log, batch).log_append_time_ms == -1, "the topic has no log append time any more"
+    assert append(log, sequenced_batch(1, 1, b"b")).log_append_time_ms == -1
+
+
 def test_the_batch_of_a_one_shot_producer_is_found_before_and_after_its_commit() -> None:
     log = partition_log(end_offset=10)
     key = ProducerId(ONE_SHOT + 1)
     assert log.written_once(key, now_ms=0) is None
     append(log, sequenced_batch(key, 77, b"a", b"b", producer_epoch=3))
-    reported = SequencedBatch(key, 3, 77, 78, Offset(10), Offset(11))
+    reported = SequencedBatch(key, 3, 77, 78, Offset(10), Offset(11), TIMESTAMP_MS + 1)
     assert log.written_once(key, now_ms=0) == reported
     log.commit(base_offset=Offset(10), last_offset=Offset(11))
     assert log.written_once(key, now_ms=0) == reported

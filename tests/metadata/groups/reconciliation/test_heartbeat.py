@@ -382,6 +382,8 @@ class Client:
         self.instance_id = InstanceId(instance_id)
         self.life = 0
         self.topics = frozenset({"orders"})
+        # Empty: none. Tests of rights use one that matches all topics.
+        self.pattern = ""
         self.epoch = JOINING
         self.owned: Partitions = NO_PARTITIONS
         self.reported: Partitions = NO_PARTITIONS
@@ -397,9 +399,10 @@ class Client:
             self.owned &= self.reported
         more: dict[str, Any] = {}
         if self.says_all or self.epoch == JOINING:
-            more = {"topics": self.topics, "rebalance_timeout_ms": 1_000}
+            more = {"topics": self.topics, "pattern": self.pattern, "rebalance_timeout_ms": 1_000}
+        principal = MemberPrincipal(self.name)
         try:
-            answer = groups.beat(self.member_id, self.epoch, self.owned, instance_id=self.instance_id, **more)
+            answer = groups.beat(self.member_id, self.epoch, self.owned, instance_id=self.instance_id, principal=principal, **more)
         except UnreleasedInstance:
             return
         except (StaleMember, InstanceFenced):
@@ -425,6 +428,7 @@ _steps = st.one_of(
     st.tuples(st.just("beat"), st.integers(0, 3), st.just(False), st.just(True)),
     st.tuples(st.sampled_from(["leave", "expire", "replace", "subscribe"]), st.integers(0, 3), st.booleans(), st.booleans()),
     st.tuples(st.just("grow"), st.integers(1, 6), st.booleans(), st.booleans()),
+    st.tuples(st.sampled_from(["pattern", "rights"]), st.integers(0, 3), st.booleans(), st.booleans()),
 )
 
 
@@ -432,7 +436,7 @@ _steps = st.one_of(
 @given(steps=st.lists(_steps, max_size=80))
 @settings(max_examples=150)
 def test_no_partition_has_two_owners_and_each_has_one_in_the_end(steps: list[tuple[str, int, bool, bool]]) -> None:
-    groups = Groups(dict(TOPICS))
+    groups, readers = with_readers(**{name: {"orders", "users"} for name in "abcd"})
     clients = [Client("a", ""), Client("b", ""), Client("c", "static"), Client("d", "")]
     for act, number, one, two in steps:
         if act == "grow":
@@ -444,30 +448,40 @@ def test_no_partition_has_two_owners_and_each_has_one_in_the_end(steps: list[tup
         if act == "beat":
             client.beat(groups, is_lost=one, gives_up=two)
         elif act == "subscribe":
-            client.topics = frozenset({"orders", "users"} if one else {"orders"})
+            client.topics, client.pattern = frozenset({"orders", "users"} if one else {"orders"}), ""
             client.says_all = True
+        elif act == "pattern":
+            client.topics, client.pattern = frozenset(), ".*"
+            client.says_all = True
+        elif act == "rights":
+            readers.names[client.name] = {"orders", *(["users"] if one else [])} if two else None
         elif act == "leave" and client.member_id in groups.group.members and client.epoch > 0:
             epoch = LEAVING_FOR_NOW if client.instance_id and one else LEAVING
             groups.beat(client.member_id, epoch, instance_id=client.instance_id)
             client.restart()
         elif act == "expire":
-            groups.group = remove(groups.group, [client.member_id], groups.topics)
+            groups.group = remove(groups.group, [client.member_id], groups.topics, groups.readable)
             client.restart()  # its process lost the group, and knows it
         elif act == "replace" and client.instance_id:
             client.restart()
             client.life += 1
         check(groups, clients)
         assert groups.group.epoch >= before
+    for name, own in readers.names.items():
+        readers.names[name] = own or {"orders"}
     for _ in range(12):
         for client in clients:
             client.beat(groups, is_lost=False, gives_up=True)
             check(groups, clients)
         for stuck in [at for at, each in groups.group.members.items() if at not in {client.member_id for client in clients}]:
-            groups.group = remove(groups.group, [stuck], groups.topics)
+            groups.group = remove(groups.group, [stuck], groups.topics, groups.readable)
     group = groups.group
     assert not group.is_reconciling
     owned = [each for client in clients for each in client.owned]
-    wanted = {name for client in clients for name in client.topics}
+    readable = {client.name: client.topics or readers.names[client.name] or set() for client in clients}
+    for client in clients:
+        assert {each.topic_id for each in client.owned} <= {TOPICS[name].topic_id for name in readable[client.name]}
+    wanted = set().union(*readable.values())
     there = {
         (topic.topic_id, number)
         for name, topic in groups.topics.items()

@@ -1,0 +1,196 @@
+"""The console in a real browser, on a real broker: Chromium, where this machine has one.
+
+Each page is kept as a picture in build/console-pages, in both themes. axe looks for faults of accessibility.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+
+from tests.kit.forked_tidelog import ForkedBroker
+from tests.kit.servers import ROOT
+from tidelog.testing.broker_process import BrokerProcess
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")]
+PICTURES = ROOT / "build" / "console-pages"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+WAIT_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # Chromium has no sandbox of its own for root, which containers run as.
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with ForkedBroker(tmp_path_factory.mktemp("console")) as process:
+        process.start()
+        yield process
+
+
+class Watched:
+    """A page whose errors, dialogs and foreign requests are noted."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.faults: list[str] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("console", lambda message: self._note(message.type == "error", f"console: {message.text}"))
+        page.on("pageerror", lambda error: self._note(True, f"error: {error}"))
+        page.on("dialog", self._refuse)
+        page.on("request", lambda request: self._note(not request.url.startswith(f"{url}/"), f"foreign: {request.url}"))
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _note(self, is_fault: bool, text: str) -> None:
+        if is_fault:
+            self.faults.append(text)
+
+    def go(self, path: str) -> None:
+        answer = self.page.goto(f"{self.url}/console{path}")
+        assert answer is not None
+        assert answer.status == 200, path
+
+
+@pytest.fixture(params=["light", "dark"])
+def watched(request: pytest.FixtureRequest, browser: Browser, broker: BrokerProcess) -> Iterator[Watched]:
+    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 860})
+    page = Watched(context.new_page(), broker.http_url)
+    yield page
+    context.close()
+    assert page.faults == []
+
+
+def look(watched: Watched, name: str) -> None:
+    """Keeps a picture of the page, and checks it with axe."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    theme = watched.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'")
+    watched.page.screenshot(path=PICTURES / f"{name}-{theme}.png", full_page=True)
+    found = Axe().run(watched.page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_topic_is_made_written_searched_followed_and_deleted(watched: Watched, request: pytest.FixtureRequest) -> None:
+    page = watched.page
+    topic = f"orders-{request.node.callspec.id}"
+    watched.go("/topics")
+    look(watched, "topics-first")
+    page.get_by_text("Create a topic").click()
+    page.get_by_label("Name", exact=True).fill(topic)
+    page.get_by_label("Partitions", exact=True).fill("2")
+    page.get_by_role("button", name="Create", exact=True).click()
+    page.get_by_role("heading", name=topic).wait_for()
+    for key, value in (("c-1", HOSTILE), ("c-2", '{"customer":{"id":7},"item":"kettle"}'), ("c-3", "x" * 100_000)):
+        watched.go(f"/topics/{topic}/produce")
+        page.get_by_label("Key", exact=True).fill(key)
+        page.get_by_label("Value", exact=True).fill(value)
+        page.get_by_label("Headers, one on each line").fill(f"trace: {HOSTILE}")
+        page.get_by_role("button", name="Produce").click()
+        page.get_by_text("Where it lies").wait_for()
+    look(watched, "record")
+    watched.go(f"/topics/{topic}/records")
+    assert page.locator("table.records tbody tr").count() == 3
+    look(watched, "records")
+    page.get_by_label("JSON field").fill("customer.id=7")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_text("kettle").wait_for()
+    assert page.locator("table.records tbody tr").count() == 1
+    assert "json=customer.id" in page.url, "the address can be shared"
+    with page.expect_download() as download:
+        page.get_by_text("Download NDJSON").click()
+    assert Path(download.value.path()).read_text().count("\n") == 1
+    watched.go(f"/topics/{topic}/partitions")
+    look(watched, "partitions")
+    page.get_by_label(f"Type {topic} to delete").fill(topic)
+    page.get_by_role("button", name="Delete the topic").click()
+    page.get_by_role("heading", name="Topics").wait_for()
+    assert topic not in page.locator("main").inner_text()
+
+
+def test_the_live_tail_shows_records_as_they_come_and_pauses(watched: Watched, request: pytest.FixtureRequest) -> None:
+    page = watched.page
+    topic = f"tail-{request.node.callspec.id}"
+    page.request.post(f"{watched.url}/v1/topics", data={"name": topic, "partition_count": 2})
+    watched.go(f"/topics/{topic}/tail")
+    page.get_by_text("Live.").wait_for()
+
+    def produce(count: int) -> None:
+        records = [{"key": f"k{number}", "value": HOSTILE} for number in range(count)]
+        page.request.post(f"{watched.url}/v1/topics/{topic}/records", data={"records": records})
+
+    produce(3)
+    page.locator("#tail tbody tr").nth(2).wait_for()
+    assert page.locator("#tail tbody tr").count() == 3
+    look(watched, "tail")
+    produce(500)
+    page.get_by_text("too fast to show").wait_for()
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_text("Paused.").wait_for()
+
+
+def test_settings_groups_cluster_and_access_are_shown_and_changed(watched: Watched, request: pytest.FixtureRequest) -> None:
+    page = watched.page
+    name = request.node.callspec.id
+    topic, group = f"settings-{name}", f"billing-{name}"
+    page.request.post(f"{watched.url}/v1/topics", data={"name": topic, "partition_count": 1})
+    page.request.post(f"{watched.url}/v1/topics/{topic}/records", data={"records": [{"value": number} for number in range(5)]})
+    offsets = [{"topic": topic, "partition": 0, "offset": 4}]
+    page.request.post(f"{watched.url}/v1/groups/{group}/offsets", data={"offsets": offsets})
+    watched.go(f"/topics/{topic}/settings")
+    page.get_by_label("Value of retention.ms").fill("86400000")
+    page.get_by_role("button", name="Set retention.ms").click()
+    page.wait_for_load_state()
+    assert page.get_by_label("Value of retention.ms").input_value() == "86400000"
+    look(watched, "settings")
+    watched.go("/groups")
+    look(watched, "groups")
+    page.get_by_role("link", name=group).click()
+    page.get_by_role("button", name="Show what would change").click()
+    page.get_by_role("heading", name="What would change").wait_for()
+    look(watched, "group")
+    page.get_by_role("button", name="Move the offsets").click()
+    page.get_by_text("The offsets were moved.").wait_for()
+    watched.go("/cluster")
+    look(watched, "cluster")
+    watched.go("/access")
+    page.get_by_label("Principal", exact=True).first.fill(f"ann-{name}")
+    page.get_by_role("button", name="Create a key").click()
+    page.get_by_text("is shown this once").wait_for()
+    look(watched, "access")
+
+
+def test_pages_fit_a_small_screen(browser: Browser, broker: BrokerProcess) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    watched = Watched(context.new_page(), broker.http_url)
+    for path in ("/topics", "/groups", "/cluster", "/access"):
+        watched.go(path)
+        assert watched.page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), path
+    watched.page.screenshot(path=PICTURES / "small-screen.png")
+    context.close()
+    assert watched.faults == []
+
+
+def test_the_theme_that_a_reader_chooses_stays(browser: Browser, broker: BrokerProcess) -> None:
+    context = browser.new_context(color_scheme="light")
+    watched = Watched(context.new_page(), broker.http_url)
+    watched.go("/topics")
+    watched.page.get_by_role("button", name="Switch between dark and light").click()
+    watched.go("/groups")
+    assert watched.page.locator("html").get_attribute("data-theme") == "dark"
+    context.close()
+    assert watched.faults == []

@@ -5,7 +5,8 @@
               ▲                            └─ refused for good: settled, with the later batches of its client's message. The leader
               │                               stops at the first refusal, so later batches of other clients go again, unless the
               │                               refusal concerns its own producer alone
-              └──────── lost: no answer came; repeatable batches go back to the front, the others settle as OutcomeUnknown ──┘
+              └──────── lost: no answer came; repeatable batches go back to the front. The others settle as OutcomeUnknown, and so
+                        do the later batches of their client's message: these must not be written without those before them ──┘
 
 Nothing else of the queue is in flight, so nothing overtakes a batch that goes back to the front. After a lost answer, a batch with
 a producer id and sequence may go to the next leader: if the former leader wrote it, the next one has found it on the bucket and
@@ -152,17 +153,22 @@ class ForwardQueue:
         return refusal
 
     def lost(self, error: OutcomeUnknown) -> TidelogError | None:
-        """Requeues or settles the message whose answer was lost. Returns the error if batches must be sent again, else None."""
+        """Requeues or settles the message whose answer was lost. Returns the error if batches must be sent again, else None.
+
+        Settles also the waiting batches of a request of which a batch may be missing: only its first batch has `expected_offset`.
+        """
         sent, self.sent = self.sent, []
         again: list[ForwardedAppend] = []
+        unknown: list[tuple[ForwardedAppend, TidelogError]] = []
         for append in sent:
             append.is_sent = False
             if append.is_repeatable:
                 append.in_doubt = True
                 again.append(append)
             else:
-                self.settle(append, error)
+                unknown.append((append, error))
         self._waiting.extendleft(reversed(again))
+        self._refuse(unknown)
         return error if again else None
 
     def refuse(self, refused: ForwardedAppend, error: TidelogError) -> None:

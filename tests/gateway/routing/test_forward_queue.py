@@ -226,6 +226,21 @@ def test_an_append_that_may_have_been_written_is_never_reported_as_refused(error
     in_loop(scenario)
 
 
+def test_a_request_whose_first_message_is_lost_is_not_written_from_its_middle_on() -> None:
+    def scenario(world: World) -> None:
+        request = object()
+        for name in ("first", "second", "third"):
+            world.add(name, of=request)
+        world.add("another")
+        assert world.take(appends=2) == ["first", "second"]
+        lost = OutcomeUnknown("no answer came")
+        assert world.queue.lost(lost) is None
+        assert world.settled == dict.fromkeys(("first", "second", "third"), lost)
+        assert world.take() == ["another"]
+
+    in_loop(scenario)
+
+
 def test_an_overdue_append_gets_the_last_refusal_and_a_doubtful_one_outcome_unknown() -> None:
     def scenario(world: World) -> None:
         world.add("doubtful", idempotent=True, deadline_s=NOW_S + 1)

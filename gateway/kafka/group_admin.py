@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.access.authorization import check_group, check_topic, may_see_group
+from gateway.access.authorization import check_group, check_topic, may_see_group, note_failure
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder
 from gateway.kafka.access.authorized_operations import authorized_group_operations
@@ -39,7 +39,15 @@ from gateway.kafka.protocol.admin_messages import (
 )
 from gateway.proto import groups_pb2
 from gateway.topics.describe import fresh_topic
-from metadata.errors import GroupSubscribed, InvalidArgument, NotAuthorized, TidelogError, UnknownGroup, UnknownTopic
+from metadata.errors import (
+    GroupSubscribed,
+    InvalidArgument,
+    NotAuthorized,
+    TidelogError,
+    UnknownGroup,
+    UnknownPartition,
+    UnknownTopic,
+)
 from metadata.groups.model import GroupPhase, check_group_name
 from metadata.groups.reconciliation.group import CLASSIC, CONSUMER, RECONCILING, state_of, type_of
 from metadata.page_token import PAGE_SIZE_MAX
@@ -162,6 +170,7 @@ class KafkaGroupAdmin:
             await self._broker.group_operations.describe(found)  # an error of the group is one of the whole request
             answer.topics = [await self._deleted_of_topic(call, request.group_id, topic) for topic in request.topics]
         except TidelogError as error:
+            note_failure(error.code)
             answer.error_code, answer.topics = group_code(error), ()
         return answer
 
@@ -176,11 +185,13 @@ class KafkaGroupAdmin:
                 count = (await fresh_topic(self._broker, topic.name)).partition_count
                 there = sorted({number for number in numbers if 0 <= number < count})
                 codes = {number: ErrorCode.NONE if number in there else _NO_PARTITION for number in numbers}
+                if numbers and not there:
+                    raise UnknownPartition(f"topic {topic.name} has none of these partitions; it has {count}")
                 if there:
                     asked = groups_pb2.DeleteOffsetsRequest(group=group)
                     asked.topics.add(topic=topic.name, partitions=there)
                     await self._broker.group_operations.delete_offsets(asked)
-        except (NotAuthorized, UnknownTopic, GroupSubscribed, InvalidArgument) as error:
+        except (NotAuthorized, UnknownTopic, UnknownPartition, GroupSubscribed, InvalidArgument) as error:
             codes = dict.fromkeys(numbers, group_topic_code(error))
         return OffsetDeleteResponseTopic(
             name=topic.name,

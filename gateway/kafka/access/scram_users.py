@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.access.authorization import check_cluster
+from gateway.access.authorization import check_cluster, note_failure
 from gateway.api import BrokerApi
 from gateway.kafka.admin.single_change import one_change
 from gateway.kafka.call import KafkaCall
@@ -107,6 +107,7 @@ class KafkaScramUsers:
                 with one_change(self._guard, call):
                     raise InvalidArgument(f"the request names {len(changes)} users; at most {CHANGES_MAX} are taken")
         except TidelogError as error:
+            note_failure(error.code)
             return AlterUserScramCredentialsResponse(results=[_not_altered(name, error) for name in changes])
         results = [await self._alter_user(call, name, each) for name, each in changes.items()]
         return AlterUserScramCredentialsResponse(results=results)

@@ -282,6 +282,23 @@ def test_groups_that_the_caller_may_not_see_are_not_listed_nor_changed(tmp_path:
     guarded(tmp_path, scenario)
 
 
+def test_offsets_that_were_not_deleted_are_audited_as_such(tmp_path: Path) -> None:
+    async def scenario(cluster: Guarded) -> None:
+        await cluster.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        async with kafka_caller_as(cluster.broker, ADMIN_KEY) as admin:
+            await committed(admin, "seen", "orders", 1)
+            for group, partition in (("nothing", 0), ("seen", 9), ("seen", 0)):
+                topics = [{"name": "orders", "partitions": [{"partition_index": partition}]}]
+                await admin.ask("OffsetDelete", 0, group_id=group, topics=topics)
+        assert [(each["outcome"], each["resources"]) for each in await cluster.audited() if each["call"] == "OffsetDelete"] == [
+            ("UNKNOWN_GROUP", ["group:nothing"]),
+            ("UNKNOWN_PARTITION", ["group:seen", "topic:orders"]),
+            ("ok", ["group:seen", "topic:orders"]),
+        ]
+
+    guarded(tmp_path, scenario)
+
+
 # ── quotas ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -7,8 +7,10 @@
     disconnected client cancels
 
 Only signatures of public-key algorithms are accepted; `none`, and HMAC with a public key as its secret, are not (RFC 8725 §3.1).
-While the provider is unreachable, known keys remain valid. Invariants: no claim is used before the signature is verified. At most
-ANSWER_BYTES_MAX of an answer are read. Any number of tokens with unknown keys causes one request to the provider.
+While the provider can't be read, known keys remain valid, and it is asked every ASK_AGAIN_S.
+
+Invariants: no claim is used before the signature is verified. At most ANSWER_BYTES_MAX of an answer are read. Any number of tokens
+with unknown keys causes one request to the provider.
 """
 
 from __future__ import annotations
@@ -83,6 +85,8 @@ class OidcVerifier:
         self._claim = settings.oidc_principal_claim
         self._fetch = fetch or fetch_url
         self._keys: dict[str, _Key] = {}
+        # Whether the keys were read at all; a provider may list none.
+        self._was_read = False
         # When the keys may be read again, by the loop's clock; infinite while they are being read.
         self._next_s = float("-inf")
         self._wanted = asyncio.Event()
@@ -94,16 +98,16 @@ class OidcVerifier:
         self._subscribers.append(changed)
 
     async def run(self) -> None:
-        """Reads the provider's keys at once, then every KEYS_AGE_S or on demand, until cancelled."""
+        """Reads the provider's keys at once, then every KEYS_AGE_S or on demand, until cancelled. Retries after ASK_AGAIN_S."""
         while True:
             self._wanted.clear()
             self._next_s = float("inf")
-            await self._read_again()
+            was_read = await self._read_again()
             self._next_s = self._now_s() + ASK_AGAIN_S
             answered, self._answered = self._answered, asyncio.Event()
             answered.set()
             await asyncio.sleep(ASK_AGAIN_S)
-            if self._keys:
+            if was_read:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(KEYS_AGE_S - ASK_AGAIN_S):
                         await self._wanted.wait()
@@ -154,7 +158,7 @@ class OidcVerifier:
             await self._ask()
             key = self._known(kid)
         if key is None:
-            if not self._keys:
+            if not self._was_read:
                 raise Unavailable("the broker could not read the keys of the OpenID provider", hint="Retry with back-off.")
             raise Unauthenticated("the token is signed with a key that its provider does not know", hint=_HINT)
         return key
@@ -172,19 +176,19 @@ class OidcVerifier:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S + SCHEDULING_S):
                     await self._answered.wait()
 
-    async def _read_again(self) -> None:
-        """Reads the keys; after a failure the known keys remain."""
+    async def _read_again(self) -> bool:
+        """Reads the keys, and returns whether that succeeded; after a failure the known keys remain."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 found = await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
             log.warning("reading keys of the OpenID provider failed issuer=%s: %s", self._issuer, error or type(error).__name__)
-            return
-        if found:
-            lost = any(found.get(kid) is not key for kid, key in self._keys.items())
-            self._keys = found
-            for changed in self._subscribers if lost else ():
-                changed()
+            return False
+        lost = any(found.get(kid) is not key for kid, key in self._keys.items())
+        self._keys, self._was_read = found, True
+        for changed in self._subscribers if lost else ():
+            changed()
+        return True
 
     async def _read(self) -> dict[str, _Key]:
         about = msgspec.json.decode(await self._fetch(self._issuer.rstrip("/") + "/.well-known/openid-configuration"))
@@ -195,8 +199,10 @@ class OidcVerifier:
             raise ValueError("its jwks_uri is not an https URL")
         document = msgspec.json.decode(await self._fetch(where))
         listed = document.get("keys") if isinstance(document, dict) else None
+        if not isinstance(listed, list):
+            raise ValueError("its jwks_uri answers no list of keys")
         keys: dict[str, _Key] = {}
-        for each in listed[:KEYS_MAX] if isinstance(listed, list) else ():
+        for each in listed[:KEYS_MAX]:
             if (jwk := _public_key(each)) is not None:
                 kid = jwk.key_id or ""
                 held = self._keys.get(kid)

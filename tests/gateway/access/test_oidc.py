@@ -223,6 +223,34 @@ def test_known_keys_hold_while_the_provider_is_away() -> None:
     verify(scenario)
 
 
+def test_a_key_that_was_taken_away_counts_no_more_soon_after_the_provider_is_back() -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
+        found = await tokens.verify(token(exp=time.time() + 100_000))
+        provider.away = True
+        await asyncio.sleep(oidc.KEYS_AGE_S + oidc.ASK_AGAIN_S)
+        assert found.holds()
+        provider.away, provider.keys = False, {"two": OTHER_KEY.public_key()}
+        await asyncio.sleep(2 * oidc.ASK_AGAIN_S)
+        assert not found.holds()
+        asked = provider.asked
+        await asyncio.sleep(oidc.KEYS_AGE_S / 2)
+        assert provider.asked == asked
+
+    verify(scenario)
+
+
+def test_a_provider_that_lists_no_keys_has_taken_all_away() -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
+        found = await tokens.verify(token())
+        provider.keys = {}
+        await asyncio.sleep(oidc.KEYS_AGE_S + 1)
+        assert not found.holds()
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
+        assert "does not know" in await refused(tokens, token())
+
+    verify(scenario)
+
+
 def test_a_provider_without_tls_is_not_asked_beyond_this_machine() -> None:
     AccessSettings(oidc_issuer="http://127.0.0.1:4444", oidc_audience="x")
     for wrong in ("http://id.example", "id.example", "ftp://id.example"):

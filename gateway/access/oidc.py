@@ -85,8 +85,12 @@ class OidcVerifier:
         self._claim = settings.oidc_principal_claim
         self._fetch = fetch or fetch_url
         self._keys: dict[str, _Key] = {}
+        # Whether the last reading succeeded.
+        self._is_current = False
         # Whether the keys were read at all; a provider may list none.
         self._was_read = False
+        # Ids of keys that the provider no longer lists.
+        self._removed: set[str] = set()
         # When the keys may be read again, by the loop's clock; infinite while they are being read.
         self._next_s = float("-inf")
         self._wanted = asyncio.Event()
@@ -102,12 +106,12 @@ class OidcVerifier:
         while True:
             self._wanted.clear()
             self._next_s = float("inf")
-            was_read = await self._read_again()
+            self._is_current = await self._read_again()
             self._next_s = self._now_s() + ASK_AGAIN_S
             answered, self._answered = self._answered, asyncio.Event()
             answered.set()
             await asyncio.sleep(ASK_AGAIN_S)
-            if was_read:
+            if self._is_current:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(KEYS_AGE_S - ASK_AGAIN_S):
                         await self._wanted.wait()
@@ -155,11 +159,13 @@ class OidcVerifier:
         kid = head.get("kid")
         key = self._known(kid)
         if key is None:
-            await self._ask()
+            is_certain = await self._ask() or not isinstance(kid, str) or kid in self._removed
             key = self._known(kid)
+            if key is None and not (is_certain and self._was_read):
+                raise Unavailable(
+                    "the broker could not ask the OpenID provider for the key of this token yet", hint="Retry with back-off."
+                )
         if key is None:
-            if not self._was_read:
-                raise Unavailable("the broker could not read the keys of the OpenID provider", hint="Retry with back-off.")
             raise Unauthenticated("the token is signed with a key that its provider does not know", hint=_HINT)
         return key
 
@@ -168,13 +174,19 @@ class OidcVerifier:
             return next(iter(self._keys.values()))
         return self._keys.get(kid) if isinstance(kid, str) else None
 
-    async def _ask(self) -> None:
-        """Requests a reading of the keys and waits for it, unless the last was less than ASK_AGAIN_S ago."""
-        if self._next_s <= self._now_s() or self._next_s == float("inf"):
-            self._wanted.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_TIMEOUT_S + SCHEDULING_S):
-                    await self._answered.wait()
+    async def _ask(self) -> bool:
+        """Requests a reading of the keys and waits for it, unless the last was less than ASK_AGAIN_S ago.
+
+        Returns whether the provider was read.
+        """
+        if self._next_s > self._now_s() and self._next_s != float("inf"):
+            return False
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S + SCHEDULING_S):
+                await self._answered.wait()
+                return self._is_current
+        return False
 
     async def _read_again(self) -> bool:
         """Reads the keys, and returns whether that succeeded; after a failure the known keys remain."""
@@ -185,6 +197,8 @@ class OidcVerifier:
             log.warning("reading keys of the OpenID provider failed issuer=%s: %s", self._issuer, error or type(error).__name__)
             return False
         lost = any(found.get(kid) is not key for kid, key in self._keys.items())
+        removed = {kid for kid in (*self._removed, *self._keys) if kid not in found}
+        self._removed = removed if len(removed) <= KEYS_MAX else set()
         self._keys, self._was_read = found, True
         for changed in self._subscribers if lost else ():
             changed()

@@ -251,6 +251,28 @@ def test_a_provider_that_lists_no_keys_has_taken_all_away() -> None:
     verify(scenario)
 
 
+def test_a_token_whose_key_cannot_be_asked_for_yet_may_be_shown_again() -> None:
+    async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
+        await tokens.verify(token())
+        provider.keys = {"two": OTHER_KEY.public_key()}
+        with pytest.raises(Unavailable):
+            await tokens.verify(token(OTHER_KEY, kid="two"))
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
+        assert await tokens.verify(token(OTHER_KEY, kid="two"))
+        await refused(tokens, token())  # its key was taken away, which is certain
+        provider.away = True
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
+        with pytest.raises(Unavailable):
+            await tokens.verify(token(kid="three"))
+        provider.away = False
+        await asyncio.sleep(oidc.ASK_AGAIN_S + 1)
+        assert provider.asked == 3, "the failed reading was repeated"
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
+        await refused(tokens, token(kid="three"))
+
+    verify(scenario)
+
+
 def test_a_provider_without_tls_is_not_asked_beyond_this_machine() -> None:
     AccessSettings(oidc_issuer="http://127.0.0.1:4444", oidc_audience="x")
     for wrong in ("http://id.example", "id.example", "ftp://id.example"):

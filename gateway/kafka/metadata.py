@@ -40,7 +40,7 @@ from gateway.kafka.protocol.hot_messages import (
     MetadataResponseTopic,
 )
 from gateway.kafka.protocol.primitives import ZERO_UUID
-from gateway.topics.names import NamedTopic, topics_named
+from gateway.topics.names import NamedTopic, hear_of_ids, topics_named
 from metadata.errors import AlreadyExists, TidelogError, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
@@ -146,6 +146,11 @@ class KafkaMetadata:
 
     async def _topics(self, asked: Sequence[tuple[str | None, bytes]]) -> list[Topic | TidelogError]:
         named: list[NamedTopic | TidelogError] = []
+        behind: TidelogError | None = None
+        try:
+            await hear_of_ids(self._broker, [TopicId(each.hex()) for _, each in asked if each != ZERO_UUID])
+        except TidelogError as error:
+            behind = error.with_traceback(None)
         for name, topic_id in asked:
             if topic_id == ZERO_UUID:
                 named.append(NamedTopic(name or ""))
@@ -153,7 +158,7 @@ class KafkaMetadata:
             try:
                 named.append(NamedTopic(self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name, topic_id.hex()))
             except TidelogError as error:
-                named.append(error.with_traceback(None))
+                named.append(behind or error.with_traceback(None))
         found = iter(await topics_named(self._broker, [each for each in named if isinstance(each, NamedTopic)]))
         return [next(found) if isinstance(each, NamedTopic) else each for each in named]
 

@@ -18,7 +18,7 @@ from gateway.concurrency.offload import LoopYielder
 from gateway.telemetry.request_context import remaining_s
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
-from metadata.model import Partition, TopicPartition, check_topic_name
+from metadata.model import Partition, TopicId, TopicPartition, check_topic_name
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
@@ -144,6 +144,15 @@ async def has_caught_up_with(broker: TopicLookup, partitions: Collection[TopicPa
     except TidelogError:
         return False
     return True
+
+
+async def hear_of_ids(broker: TopicLookup, topic_ids: Iterable[TopicId]) -> None:
+    """Returns when this broker's view has each topic with one of these ids that exists. Raises Unavailable where it may lack one.
+
+    Another broker may have created the topic a moment ago, and clients take it for final that an id is unknown.
+    """
+    first = Partition(0)
+    await broker.topic_cache.hear_of([TopicPartition(topic_id, first) for topic_id in topic_ids], timeout_s=LOOKUP_S)
 
 
 async def catch_up_with_names(

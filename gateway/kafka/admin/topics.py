@@ -35,6 +35,7 @@ from gateway.kafka.protocol.admin_messages import (
     DeleteTopicState,
 )
 from gateway.kafka.protocol.primitives import ZERO_UUID
+from gateway.topics.names import hear_of_ids
 from metadata.errors import Denied, InvalidArgument, TidelogError
 from metadata.model import TopicId
 from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
@@ -118,7 +119,7 @@ class KafkaTopics:
         once = list({(each.name, each.topic_id): each for each in asked}.values())
 
         async def delete(topic: DeleteTopicState) -> DeletableTopicResult:
-            name = self._name_of(topic)
+            name = await self._name_of(topic)
             check_topic(name)
             if count[topic.name, topic.topic_id] > 1:
                 raise KafkaRejected(f"the request names topic {name[:249]} more than once", hint="Name it once.")
@@ -134,12 +135,14 @@ class KafkaTopics:
             ]
         )
 
-    def _name_of(self, topic: DeleteTopicState) -> str:
+    async def _name_of(self, topic: DeleteTopicState) -> str:
         if (topic.name is None) == (topic.topic_id == ZERO_UUID):
             raise KafkaRejected("a topic is named by its name or by its id", hint="Give one of the two.")
         if topic.name is not None:
             return topic.name
-        return self._broker.topic_cache.by_id(TopicId(topic.topic_id.hex())).name
+        topic_id = TopicId(topic.topic_id.hex())
+        await hear_of_ids(self._broker, [topic_id])
+        return self._broker.topic_cache.by_id(topic_id).name
 
     def _not_deleted(self, topic: DeleteTopicState, error: TidelogError) -> DeletableTopicResult:
         """Returns the answer for a topic that was not deleted, without the name of an id if the client may not delete the topic."""

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.kafka.admin.topics import DELETE_BY_ID, KafkaTopics
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import BY_ID, KafkaGroups
 from gateway.kafka.listener_config import Route
+from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.protocol.admin_messages import (
+    DeleteTopicsRequest,
+    DeleteTopicState,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -26,6 +30,7 @@ from gateway.kafka.protocol.client_messages import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from gateway.kafka.protocol.hot_messages import MetadataRequest, MetadataRequestTopic
 from gateway.topics.names import COMMIT_CATCH_UP_S
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -208,5 +213,43 @@ def test_an_operator_deletes_offsets_of_partitions_that_the_coordinator_had_not_
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [each.error_code for each in answered.partitions] == [ErrorCode.NONE, ErrorCode.NONE, unknown]
         assert list(asked[-1].topics[0].partitions) == [0, 1]
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(
+    ("hears", "error"), [(True, ErrorCode.NONE), (False, 41)], ids=["it hears of it", "it does not"]
+)  # 41: NOT_CONTROLLER, which clients repeat
+def test_a_topic_that_is_described_by_its_id_is_not_unknown_before_the_broker_has_caught_up(hears: bool, error: int) -> None:
+    async def scenario() -> None:
+        world = Coordinator(None, topic())
+        if hears:
+            world.view.hears(LAG_S, topic())
+        leaders: Any = SimpleNamespace(nodes=lambda _: (), node=lambda *_: None, leader=lambda *_: None)
+        world.broker.broker_id, world.broker.cluster_id = "b", "c"  # type: ignore[misc]  # a double
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(topic_id=bytes.fromhex(topic().id), name=None)], allow_auto_topic_creation=False
+        )
+        [found] = (await KafkaMetadata(world.broker, leaders).metadata(call(12), request)).topics
+        assert (found.error_code, found.name) == (error, "orders" if hears else None)
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(("hears", "error"), [(True, ErrorCode.NONE), (False, 41)], ids=["it hears of it", "it does not"])
+def test_a_topic_that_is_deleted_by_its_id_is_not_unknown_before_the_broker_has_caught_up(hears: bool, error: int) -> None:
+    async def scenario() -> None:
+        world = Coordinator(None, topic())
+        if hears:
+            world.view.hears(LAG_S, topic())
+
+        async def delete_topic(name: str, *, topic_id: TopicId) -> Topic:
+            return topic()
+
+        world.broker.delete_topic, world.broker.guard = delete_topic, None  # type: ignore[method-assign,misc,assignment]
+        named = DeleteTopicState(name=None, topic_id=bytes.fromhex(topic().id))
+        request = DeleteTopicsRequest(topics=[named], timeout_ms=30_000)
+        [deleted] = (await KafkaTopics(world.broker).delete_topics(call(DELETE_BY_ID), request)).responses
+        assert deleted.error_code == error
 
     simulated(scenario)

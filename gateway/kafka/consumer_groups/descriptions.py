@@ -5,7 +5,7 @@ A classic group is GROUP_ID_NOT_FOUND here: clients then ask DescribeGroups.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.access.authorization import check_group, may_see_topic
@@ -23,6 +23,7 @@ from gateway.kafka.protocol.admin_messages import (
     Member,
 )
 from gateway.proto import groups_pb2
+from gateway.topics.names import hear_of_ids
 from metadata.errors import TidelogError, UnknownGroup
 from metadata.groups.model import check_group_name
 from metadata.groups.reconciliation.group import CONSUMER
@@ -56,6 +57,8 @@ class KafkaGroupDescriptions:
             found = await self._broker.group_operations.describe(groups_pb2.DescribeGroupRequest(group=name, without_lags=True))
             if found.type != CONSUMER:
                 raise UnknownGroup(f"group {name} does not use the consumer protocol", hint="")
+            # Partitions of topics without a name are left out, and the coordinator may be another broker.
+            await hear_of_ids(self._broker, _assigned_topics(found.members))
         except TidelogError as error:
             answer.error_code, answer.error_message = group_code(error), error_text(error)
             return answer
@@ -89,6 +92,15 @@ class KafkaGroupDescriptions:
         except TidelogError:
             return None
         return name if may_see_topic(name) else None
+
+
+def _assigned_topics(members: Iterable[groups_pb2.GroupMember]) -> set[TopicId]:
+    return {
+        TopicId(topic.topic_id)
+        for member in members
+        for partitions in (member.consumer.assigned, member.consumer.target)
+        for topic in partitions.topics
+    }
 
 
 def _assignment(

@@ -10,12 +10,14 @@ import pytest
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.kafka.admin.topics import DELETE_BY_ID, KafkaTopics
 from gateway.kafka.call import KafkaCall
+from gateway.kafka.consumer_groups.descriptions import KafkaGroupDescriptions
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.group_admin import KafkaGroupAdmin
 from gateway.kafka.groups import BY_ID, KafkaGroups
 from gateway.kafka.listener_config import Route
 from gateway.kafka.metadata import KafkaMetadata
 from gateway.kafka.protocol.admin_messages import (
+    ConsumerGroupDescribeRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
     OffsetDeleteRequest,
@@ -31,6 +33,7 @@ from gateway.kafka.protocol.client_messages import (
     OffsetFetchRequestTopics,
 )
 from gateway.kafka.protocol.hot_messages import MetadataRequest, MetadataRequestTopic
+from gateway.proto import groups_pb2
 from gateway.topics.names import COMMIT_CATCH_UP_S
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
@@ -251,5 +254,28 @@ def test_a_topic_that_is_deleted_by_its_id_is_not_unknown_before_the_broker_has_
         request = DeleteTopicsRequest(topics=[named], timeout_ms=30_000)
         [deleted] = (await KafkaTopics(world.broker).delete_topics(call(DELETE_BY_ID), request)).responses
         assert deleted.error_code == error
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_described_member_has_the_partitions_of_topics_that_the_broker_has_not_heard_of(hears: bool) -> None:
+    async def scenario() -> None:
+        world = Coordinator(None, topic())
+        if hears:
+            world.view.hears(LAG_S, topic())
+        member = groups_pb2.GroupMember(member_id="m")
+        for partitions in (member.consumer.assigned, member.consumer.target):
+            partitions.topics.add(topic_id=topic().id, partitions=[0])
+
+        async def describe(_: object) -> groups_pb2.GroupDescription:
+            return groups_pb2.GroupDescription(type="consumer", members=[member])
+
+        world.broker.group_operations = SimpleNamespace(describe=describe)  # type: ignore[misc,assignment]
+        request = ConsumerGroupDescribeRequest(group_ids=["g"])
+        [found] = (await KafkaGroupDescriptions(world.broker).describe(call(1), request)).groups
+        assert found.error_code == (ErrorCode.NONE if hears else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        described = [each.topic_name for member in found.members for each in member.assignment.topic_partitions]
+        assert described == (["orders"] if hears else [])
 
     simulated(scenario)

@@ -4,6 +4,9 @@
      "listener":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],
      "request_id":"…"}
 
+`resources` are the topics, the groups, the cluster, and what else a change is about: `key:`, `principal:`, `acl:`, `quota:`,
+`user:` (of SCRAM), `broker:`. Beyond twenty, the last one says how many are not listed: `+17 more`.
+
 `outcome` is ok, or the code of the error. `validate_only` marks a change that was only checked. `forwarded_by` is the id of the
 broker that forwarded the call and asserts its principal.
 
@@ -31,6 +34,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.access.authorization import RESOURCE_CHARACTERS_MAX
 from metadata.errors import InvalidArgument
 from metadata.measurements import counter
 from metadata.private_files import FILE_MODE
@@ -106,7 +110,7 @@ class AuditLog:
             self._dropped_unreported += 1
             return
         cleaned = {name: _cleaned(getattr(line, name)) for name in _CLIENT_FIELDS}
-        resources = tuple(map(_cleaned, line.resources))
+        resources = tuple(_cleaned(each, RESOURCE_CHARACTERS_MAX) for each in line.resources)
         stamped = msgspec.structs.replace(
             line, time=_rfc3339(self._now_ms()), broker=self._broker_id, resources=resources, **cleaned
         )
@@ -194,9 +198,9 @@ def _raise_on(_: logging.LogRecord) -> None:
     raise
 
 
-def _cleaned(text: str) -> str:
-    """Returns the text cut to TEXT_CHARACTERS_MAX, without lone surrogates, which UTF-8 cannot encode."""
-    return text[:TEXT_CHARACTERS_MAX].encode("utf-8", "replace").decode()
+def _cleaned(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """Returns the text cut to its bound, without lone surrogates, which UTF-8 cannot encode."""
+    return text[:characters_max].encode("utf-8", "replace").decode()
 
 
 def _rfc3339(now_ms: int) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.access.denials import Denial, not_authorized
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 GRANTED_MAX: Final = 10_000
 # Refusals of one call, and resources of one change, that the audit log lists.
 REFUSALS_LOGGED_MAX: Final = 20
+# Longer names of resources are cut. An ACL is named by its principal and its topic or group, which have 249 characters at most.
+RESOURCE_CHARACTERS_MAX: Final = 600
+# Resources of one change that are counted; the audit log has the number of those that it does not list.
+RESOURCES_COUNTED_MAX: Final = 10_000
 
 
 class PolicyView(Protocol):
@@ -177,18 +182,18 @@ class AuthorizedCall:
     """Holds one call of a principal: the access it requires, what it was granted, and what the audit log needs.
 
     `failure` is the code of the error that the call ended with. `validate_only` marks a change that is only checked. `granted`
-    lists the rights that a lasting call used: the call ends when one is revoked. `resources` lists what a change names, in order.
+    lists the rights that a lasting call used: the call ends when one is revoked.
     """
 
     __slots__ = (
         "_refused",
+        "_resources",
         "caller",
         "failure",
         "granted",
         "needs",
         "origin",
         "refusal",
-        "resources",
         "validate_only",
     )
 
@@ -211,12 +216,19 @@ class AuthorizedCall:
         self.failure = ""
         self.validate_only = False
         self.granted: set[tuple[str, str, str]] = set()
-        self.resources: dict[str, None] = {}
+        self._resources: dict[str, None] = {}
         self._refused: set[tuple[str, str, str]] | None = None
 
     @property
     def principal(self) -> str:
         return self.caller.principal if self.caller is not None else ""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Returns what a change names, in order, as the audit log lists it: beyond REFUSALS_LOGGED_MAX the number of the others."""
+        listed = tuple(islice(self._resources, REFUSALS_LOGGED_MAX))
+        more = len(self._resources) - len(listed)
+        return (*listed, f"+{more} more") if more else listed
 
     def part(self, needs: RequiredAccess | None = None) -> AuthorizedCall:
         """Returns a call of the same caller, for one of several changes that this call asks for.
@@ -229,23 +241,24 @@ class AuthorizedCall:
         """Raises NotAuthorized unless the call may use this resource, and as Principal.check_counts."""
         needs = self.needs
         if self.caller is not None and self.caller.is_peer:  # the broker that received the call has checked it
-            self._note_resource(kind, name)
+            self.note_resource(kind, name)
             return
         operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
         caller = self.caller
         if caller is None or operation is None:
             raise NotAuthorized(f"this call may not name a {kind}", resource=kind)
         caller.check_counts()
-        self._note_resource(kind, name)
+        self.note_resource(kind, name)
         if not caller.may(operation, kind, name):
             self._record_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
             self.granted.add((operation, kind, name))
 
-    def _note_resource(self, kind: str, name: str) -> None:
-        if self.needs.changes and len(self.resources) < REFUSALS_LOGGED_MAX:
-            self.resources[f"{kind}:{name[:249]}"] = None
+    def note_resource(self, kind: str, name: str) -> None:
+        """Notes for the audit log what a change is about."""
+        if self.needs.changes and len(self._resources) < RESOURCES_COUNTED_MAX:
+            self._resources[f"{kind}:{name}"[:RESOURCE_CHARACTERS_MAX]] = None
 
     def may(self, operation: str, kind: str, name: str) -> bool:
         """Returns whether the caller may do this, without recording a refusal: lists leave out what it may not see."""
@@ -387,6 +400,13 @@ def note_validate_only(validate_only: bool) -> None:
     call = _present.get()
     if call is not None:
         call.validate_only = validate_only
+
+
+def note_resource(kind: str, name: str) -> None:
+    """Notes for the audit log what the present change is about, beside the topics, groups and the cluster that are checked."""
+    call = _present.get()
+    if call is not None:
+        call.note_resource(kind, name)
 
 
 def note_failure(code: str) -> None:

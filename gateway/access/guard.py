@@ -327,7 +327,7 @@ class AccessGuard:
     def ended(self, call: AuthorizedCall, failure: str) -> None:
         """Records the outcome of a change. `failure` is the code of its error; empty if it was done."""
         if call.needs.changes and not call.was_refused:
-            self._record_call(call, failure or OK, tuple(call.resources))
+            self._record_call(call, failure or OK, call.resources)
 
     def _refused(self, call: AuthorizedCall, operation: str, kind: str, name: str) -> None:
         if self.audit is not None and call.caller is not None:

@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.access.admin import AccessAdmin
 from gateway.access.audit_log import AuditCounts
-from gateway.access.authorization import may_suggest_topic, note_validate_only
+from gateway.access.authorization import may_suggest_topic, note_resource, note_validate_only
 from gateway.access.bootstrap import NO_ACCESS, BrokerAccess
 from gateway.broker.metrics import register_broker
 from gateway.cluster.broker_descriptions import describe_brokers
@@ -447,6 +447,7 @@ class Broker:
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
         """Starts or ends the drain of a broker of the cluster; gateway/cluster/drain.py says how."""
         note_validate_only(validate_only)
+        note_resource("broker", broker_id)
         return await set_draining(
             self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only
         )

@@ -7,12 +7,14 @@ import json
 import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
 import pytest
 
 from gateway.access.audit_log import LINES_MAX, AuditLine, AuditLog
+from gateway.access.authorization import AuthorizedCall, CallOrigin
 from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, KAFKA_CALLS, RequiredAccess
 from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
 from gateway.proto import admin_pb2, log_pb2
@@ -204,7 +206,7 @@ def test_changes_and_refusals_are_audited_with_principal_and_resource(tmp_path: 
         ]
         assert lines == [
             ("ok", "admin", "http", "POST /v1/topics", ["topic:orders"]),
-            ("ok", "admin", "http", "POST /v1/keys", ["cluster:cluster"]),
+            ("ok", "admin", "http", "POST /v1/keys", ["cluster:cluster", "principal:billing", f"key:{key.split('_')[1]}"]),
             ("PERMISSION_DENIED", "billing", "grpc", "/tidelog.v1.Topics/CreateTopic", ["topic:more"]),
             ("ok", "admin", "grpc", "/tidelog.v1.Topics/CreateTopic", ["topic:more"]),
             ("ALREADY_EXISTS", "admin", "http", "POST /v1/topics", ["topic:orders"]),
@@ -215,6 +217,45 @@ def test_changes_and_refusals_are_audited_with_principal_and_resource(tmp_path: 
         assert last["credential"] == f"API key {key.split('_')[1]}"
 
     serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_changes_of_access_and_drains_are_audited_with_what_they_changed(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        key_id = (await at.key("billing")).split("_")[1]
+        await at.as_admin("DELETE", f"/v1/keys/{key_id}")
+        acl_id = await at.allow("billing", "read", "topic", "orders-", pattern="prefix")
+        await at.as_admin("DELETE", f"/v1/acls/{acl_id}")
+        await at.http.ask("DELETE", f"/v1/acls/{acl_id}", headers=bearer(ADMIN_KEY))
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "billing", "requests_per_second": 9})
+        await at.as_admin("DELETE", "/v1/quotas?principal=billing")
+        await at.http.ask("POST", "/v1/brokers/broker-1/drain", headers=bearer(ADMIN_KEY))
+        lines = await at.audited()
+        assert all(each["resources"][0] == "cluster:cluster" for each in lines)
+        acl = "acl:billing allow read topics with prefix:orders-"
+        assert [each["resources"][1:] for each in lines] == [
+            ["principal:billing", f"key:{key_id}"],
+            [f"key:{key_id}", "principal:billing"],
+            [acl],
+            [acl],
+            [f"acl:{acl_id}"],
+            ["quota:billing"],
+            ["quota:billing"],
+            ["broker:broker-1"],
+        ]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_change_of_many_resources_says_how_many_it_does_not_list() -> None:
+    admin: Any = SimpleNamespace(is_peer=False, check_counts=lambda: None, may=lambda *_: True)
+    call = AuthorizedCall(admin, RequiredAccess(topic="admin", changes=True), CallOrigin("http", "", ""), refusal=lambda *_: None)
+    for number in range(20):
+        call.check("topic", f"t{number}")
+    assert call.resources == tuple(f"topic:t{number}" for number in range(20))
+    for number in range(37):
+        call.check("topic", f"t{number}")
+    assert call.resources[19:] == ("topic:t19", "+17 more")
 
 
 def test_audit_lines_beyond_the_bound_are_dropped_counted_and_reported(tmp_path: Path) -> None:

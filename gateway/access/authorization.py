@@ -12,7 +12,7 @@ whether the topic or group exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
@@ -182,13 +182,16 @@ class AuthorizedCall:
     """Holds one call of a principal: the access it requires, what it was granted, and what the audit log needs.
 
     `failure` is the code of the error that the call ended with. `validate_only` marks a change that is only checked. `granted`
-    lists the rights that a lasting call used: the call ends when one is revoked.
+    lists the rights that a lasting call used: the call ends when one is revoked. `changes` says whether the audit log records the
+    call when it is permitted; `did_part`, that a part of it was done though another was refused.
     """
 
     __slots__ = (
         "_refused",
         "_resources",
         "caller",
+        "changes",
+        "did_part",
         "failure",
         "granted",
         "needs",
@@ -213,6 +216,8 @@ class AuthorizedCall:
         self.needs = needs
         self.origin = origin
         self.refusal = refusal
+        self.changes = needs.changes
+        self.did_part = False
         self.failure = ""
         self.validate_only = False
         self.granted: set[tuple[str, str, str]] = set()
@@ -250,6 +255,7 @@ class AuthorizedCall:
         caller.check_counts()
         self.note_resource(kind, name)
         if not caller.may(operation, kind, name):
+            self._resources.pop(_named(kind, name), None)
             self._record_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
@@ -257,8 +263,8 @@ class AuthorizedCall:
 
     def note_resource(self, kind: str, name: str) -> None:
         """Notes for the audit log what a change is about."""
-        if self.needs.changes and len(self._resources) < RESOURCES_COUNTED_MAX:
-            self._resources[f"{kind}:{name}"[:RESOURCE_CHARACTERS_MAX]] = None
+        if self.changes and len(self._resources) < RESOURCES_COUNTED_MAX:
+            self._resources[_named(kind, name)] = None
 
     def may(self, operation: str, kind: str, name: str) -> bool:
         """Returns whether the caller may do this, without recording a refusal: lists leave out what it may not see."""
@@ -295,6 +301,11 @@ class AuthorizedCall:
     def was_refused(self) -> bool:
         """Returns True if the audit log has a refusal of this call already."""
         return self._refused is not None
+
+
+def _named(kind: str, name: str) -> str:
+    """Returns how the audit log names a resource."""
+    return f"{kind}:{name}"[:RESOURCE_CHARACTERS_MAX]
 
 
 _present: ContextVar[AuthorizedCall | None] = ContextVar("checked_call", default=None)
@@ -407,6 +418,26 @@ def note_resource(kind: str, name: str) -> None:
     call = _present.get()
     if call is not None:
         call.note_resource(kind, name)
+
+
+def note_commit_by_hand(group: str) -> None:
+    """Notes that the present call sets offsets of a group without being a member. The audit log records it, as it does a seek."""
+    call = _present.get()
+    if call is not None:
+        call.changes = True
+        call.note_resource("group", group)
+
+
+def note_parts(errors: Iterable[TidelogError | None]) -> None:
+    """Notes for the audit log how the parts of the present change ended, each with its own error or None.
+
+    Refused parts have lines of their own. The line of the call has the first of the other errors.
+    """
+    call = _present.get()
+    if call is not None and call.changes:
+        codes = ["" if error is None else error.code for error in errors if not isinstance(error, NotAuthorized)]
+        call.did_part = bool(codes)
+        call.failure = next(filter(None, codes), "")
 
 
 def note_failure(code: str) -> None:

@@ -325,9 +325,9 @@ class AccessGuard:
     # ── audit ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def ended(self, call: AuthorizedCall, failure: str) -> None:
-        """Records the outcome of a change. `failure` is the code of its error; empty if it was done."""
-        if call.needs.changes and not call.was_refused:
-            self._record_call(call, failure or OK, call.resources)
+        """Records the outcome of a change. `failure` is the code of its error; empty if it was done, or has noted its error."""
+        if call.changes and (call.did_part or not call.was_refused):
+            self._record_call(call, failure or call.failure or OK, call.resources)
 
     def _refused(self, call: AuthorizedCall, operation: str, kind: str, name: str) -> None:
         if self.audit is not None and call.caller is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gateway.access.authorization import check_group, may_see_topic
+from gateway.access.authorization import check_group, may_see_topic, note_commit_by_hand, note_failure, note_parts
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import wait_timeout_s
@@ -236,6 +236,8 @@ class KafkaGroups:
         """Commits offsets of a member, or of a group without members."""
         asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
         codes: dict[int, int] = {}
+        if not request.member_id:
+            note_commit_by_hand(request.group_id)
         try:
             self._check_coordinated(call, request.group_id)
             if call.version >= BY_ID:
@@ -268,10 +270,12 @@ class KafkaGroups:
                     Generation(request.generation_id_or_member_epoch),
                     offsets,
                 )
-            for index, at in enumerate(resolved):
-                error = at if isinstance(at, TidelogError) else refused.get(at)
+            errors = [at if isinstance(at, TidelogError) else refused.get(at) for at in resolved]
+            note_parts(errors)
+            for index, error in enumerate(errors):
                 codes[index] = ErrorCode.NONE if error is None else group_topic_code(error, by_id=call.version >= BY_ID)
         except TidelogError as error:
+            note_failure(error.code)
             codes = dict.fromkeys(range(len(asked)), group_code(error))
         rest = iter(codes[index] for index in range(len(asked)))
         return OffsetCommitResponse(

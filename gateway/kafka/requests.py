@@ -217,7 +217,7 @@ class KafkaRequests:
             if admission is not None:
                 admission.release()
             if authorized is not None and self._guard is not None:
-                self._guard.ended(authorized, failure or authorized.failure)
+                self._guard.ended(authorized, failure)
             if failure and call.release is not None:
                 call.release()
         try:

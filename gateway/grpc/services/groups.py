@@ -16,7 +16,15 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from gateway.access.authorization import check_group, check_topic, is_guarded, may_see_topic
+from gateway.access.authorization import (
+    check_group,
+    check_topic,
+    is_guarded,
+    may_see_topic,
+    note_commit_by_hand,
+    note_parts,
+    note_resource,
+)
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -127,6 +135,8 @@ class GroupsService:
         _check_count("offsets", len(request.offsets), 1, OFFSETS_MAX)
         await _check_once(request.offsets)
 
+        if not request.member_id:
+            note_commit_by_hand(request.group)
         check_group(request.group)
         refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.offsets)
         asked = request
@@ -142,6 +152,11 @@ class GroupsService:
         answer = groups_pb2.OffsetCommitResponse()
         if asked.offsets:
             answer = await self._answered(context, "OffsetCommit", asked, groups_pb2.OffsetCommitResponse, here)
+        if not request.member_id:
+            note_parts(wire.errors_of(answer.errors, len(asked.offsets)))
+            if is_forwarded(context):  # its topics were checked at the other broker
+                for topic in dict.fromkeys(each.topic for each in asked.offsets):
+                    note_resource("topic", topic)
         if not refused:
             return answer
         coordinator_errors = iter(wire.errors_of(answer.errors, len(asked.offsets)))

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 
-from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
+from gateway.access.authorization import check_topic, may_read_topic, may_see_topic, note_commit_by_hand, note_parts
 from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.http.groups.bodies import (
@@ -69,6 +69,7 @@ class HttpGroupOffsets:
 
     async def commit_by_hand(self, call: GroupRequest) -> None:
         call.query()
+        note_commit_by_hand(call.group)
         body = decode_body(call.body, Commit)
         no_member = MemberIdentity(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
         await call.answer(CommitAnswer(offsets=await self._commit(no_member, body.offsets)))
@@ -111,9 +112,11 @@ class HttpGroupOffsets:
                 )
             offsets[partition] = _committed(offset.offset, offset.leader_epoch, offset.metadata)
         refused = await self._committed(member, offsets)
+        errors = [_refusal(partition, refused) for partition in found]
+        note_parts(errors)
         return [
-            _offset_answer(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
-            for partition, offset in zip(found, new_offsets, strict=True)
+            _offset_answer(offset.topic, offset.partition, offset.offset, error)
+            for offset, error in zip(new_offsets, errors, strict=True)
         ]
 
     async def _committed(

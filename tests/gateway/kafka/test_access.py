@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gateway.proto import groups_pb2
 from tests.gateway.kafka.test_group_admin import committed, joined, with_brokers
-from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 from tests.kit.gateway.broker_cluster import Cluster
 from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller, kafka_caller_as
 
@@ -294,6 +295,47 @@ def test_offsets_that_were_not_deleted_are_audited_as_such(tmp_path: Path) -> No
             ("UNKNOWN_GROUP", ["group:nothing"]),
             ("UNKNOWN_PARTITION", ["group:seen", "topic:orders"]),
             ("ok", ["group:seen", "topic:orders"]),
+        ]
+
+    guarded(tmp_path, scenario)
+
+
+def test_commits_by_hand_are_audited_and_those_of_members_are_not(tmp_path: Path) -> None:
+    async def scenario(cluster: Guarded) -> None:
+        for name in ("orders", "salaries"):
+            await cluster.as_admin("POST", "/v1/topics", json={"name": name, "partition_count": 1})
+        key = await cluster.key("billing")
+        await cluster.allow("billing", "read", "group", "billing")
+        await cluster.allow("billing", "read", "topic", "orders")
+        path = "/v1/groups/billing/offsets"
+        both = [{"topic": name, "partition": 0, "offset": 0} for name in ("orders", "salaries")]
+        async with kafka_caller_as(cluster.broker, key) as client:
+            await committed(client, "billing", "orders", 0)
+            assert (await cluster.http.ask("POST", path, headers=bearer(key), json={"offsets": both})).status == 200
+            asked = groups_pb2.OffsetCommitRequest(group="billing", generation=-1)
+            asked.offsets.add(topic="salaries", offset=0)
+            await cluster.call("/tidelog.v1.Groups/OffsetCommit", asked, key)
+            asked.offsets[0].topic = "orders"
+            await cluster.call("/tidelog.v1.Groups/OffsetCommit", asked, key)
+            member = await joined(client, "billing")
+            terms = {"member_id": member.member_id, "generation_id_or_member_epoch": member.generation_id}
+            topics = [{"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 0}]}]
+            answer = await client.ask("OffsetCommit", 8, group_id="billing", topics=topics, **terms)
+            assert answer.topics[0].partitions[0].error_code == 0
+            answer = await client.ask("OffsetCommit", 8, group_id="billing", topics=topics, generation_id_or_member_epoch=-1)
+            assert answer.topics[0].partitions[0].error_code == 25, "the group has a member"
+        grpc = "/tidelog.v1.Groups/OffsetCommit"
+        http = "POST /v1/groups/{group}/offsets"
+        changed = ["group:billing", "topic:orders"]
+        assert [
+            (each["call"], each["outcome"], each["resources"]) for each in await cluster.audited() if each["principal"] == "billing"
+        ] == [
+            ("OffsetCommit", "ok", changed),
+            (http, "PERMISSION_DENIED", ["topic:salaries"]),
+            (http, "ok", changed),
+            (grpc, "PERMISSION_DENIED", ["topic:salaries"]),
+            (grpc, "ok", changed),
+            ("OffsetCommit", "UNKNOWN_MEMBER", changed),
         ]
 
     guarded(tmp_path, scenario)

@@ -15,7 +15,7 @@ from bench.compacted_history import TOPIC, VALUE_BYTES, History, compacted_histo
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run
 from spark.replay.plan import ReplayRequest, ReplayTarget
-from spark.replay.replay import Running, replay, target_partitions
+from spark.replay.replay import Running, replay, target_topic
 from spark.runtime.session import spark_session
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _round(run: Run, spark: SparkSession, history: History, number: int) -> tupl
     asked = ReplayRequest((TOPIC,), url, "earliest", "latest", ReplayTarget.TOPIC, replayed)
     running = Running(checkpoint=str(checkpoints / replayed), brokers=served.http_url)
     started_s = time.perf_counter()
-    verdict = replay(spark, asked, running, partitions=target_partitions(asked, running))
+    verdict = replay(spark, asked, running, into=target_topic(asked, running))
     replay_s = time.perf_counter() - started_s
     assert verdict.agrees, verdict
     stream_s = _stream(spark, url, served.http_url, streamed, checkpoints / streamed)

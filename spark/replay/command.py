@@ -153,7 +153,7 @@ def _run(
     replays.check_source(asked, begins=begins)
     if checkpoint_here is not None and begins:
         replays.check_target_here(asked, checkpoint_here, local_folder(asked.into, master=master, config=config))
-    partitions = replays.target_partitions(asked, running)
+    into = replays.target_topic(asked, running)
     say(f"starting Spark ({master})")
     spark = spark_session("tidelog replay", master=master, config=config)
     try:
@@ -172,7 +172,7 @@ def _run(
                 spark,
                 asked,
                 running,
-                partitions=partitions,
+                into=into,
                 began=began,
                 report=lambda progress: show(progress.offsets, total, progress.records),
             )

@@ -36,6 +36,7 @@ from spark.replay.plan import (
     check_end_is_left,
     check_order,
     check_same,
+    check_target_id,
     decode_plan,
     encode_plan,
     plan_of,
@@ -104,18 +105,18 @@ class ReplayProgress:
     records: int
 
 
-def target_partitions(asked: ReplayRequest, running: Running) -> int | None:
-    """Returns the target topic's partition count; None for other targets. Raises Unavailable, UnknownTopic, Rejected."""
+def target_topic(asked: ReplayRequest, running: Running) -> TopicFacts | None:
+    """Returns the facts of the target topic; None for other targets. Raises Unavailable, UnknownTopic, Rejected."""
     if asked.target is not ReplayTarget.TOPIC:
         return None
     if asked.into in asked.topics and running.staging in {"", asked.bucket}:
         raise InvalidArgument(
             f"{asked.into} would be replayed into itself: each record of it would be there twice", hint="Name another."
         )
-    return _target_topic(asked, running).partition_count
+    return _ask_for_target(asked, running)
 
 
-def _target_topic(asked: ReplayRequest, running: Running) -> TopicFacts:
+def _ask_for_target(asked: ReplayRequest, running: Running) -> TopicFacts:
     from spark.sink.options import parse_sink_options
     from spark.sink.writer import ask_brokers
 
@@ -157,34 +158,36 @@ def replay(
     asked: ReplayRequest,
     running: Running,
     *,
-    partitions: int | None,
+    into: TopicFacts | None,
     began: Callable[[ReplayPlan, int], None] = lambda plan, done: None,
     report: Callable[[ReplayProgress], None] = lambda progress: None,
 ) -> Verdict:
-    """Runs or resumes a replay to its end. `partitions`: from `target_partitions`. `began` receives the plan and the offsets done.
+    """Runs or resumes a replay to its end. `into`: from `target_topic`. `began` receives the plan and the offsets done.
 
     Raises InvalidArgument, Rejected and what the bucket and the brokers raise; what was refused has written nothing.
     """
     checkpoint = HadoopFolder(spark, running.checkpoint)
-    plan = _planned(spark, asked, running, checkpoint, partitions)
+    plan = _planned(spark, asked, running, checkpoint, into)
     frame = _rows(spark.readStream.options(maxOffsetsPerTrigger=running.batch_offsets), plan)
     if plan.offset_count:
         began(plan, _done_before(plan, checkpoint))
         run_query(_writer(frame, plan, running), plan, report)
-    return Verdict(_expected(spark, plan), _written(spark, plan, running, checkpoint))
+    return Verdict(_expected(spark, plan), _written(spark, plan, running, checkpoint, into))
 
 
 # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _planned(
-    spark: SparkSession, asked: ReplayRequest, running: Running, checkpoint: HadoopFolder, partitions: int | None
+    spark: SparkSession, asked: ReplayRequest, running: Running, checkpoint: HadoopFolder, into: TopicFacts | None
 ) -> ReplayPlan:
     where = f"{checkpoint.uri}/{PLAN_FILE}"
     stored = checkpoint.read(PLAN_FILE)
     if stored is not None:
         plan = decode_plan(stored, where)
         check_same(plan, asked, checkpoint.uri)
+        if into is not None:
+            check_target(plan, into, lambda: _ask_for_target(asked, running))
         return plan
     if not checkpoint.is_empty():
         raise InvalidArgument(
@@ -193,13 +196,30 @@ def _planned(
     with BucketThread(asked.bucket) as bucket:
         now_ms = time.time_ns() // 1_000_000
         snapshots, ranges = bucket.run(lambda store: resolve_range(store, asked, now_ms=now_ms))
-        if asked.target is ReplayTarget.TOPIC:
-            into = _target_topic(asked, running)
+        if into is not None:
             bucket.run(lambda store: check_dates(store, asked, into, snapshots, ranges, now_ms=now_ms))
-    plan = plan_of(asked, snapshots, ranges, target_partitions=partitions, rows_before=_check_target(spark, asked, checkpoint))
+    plan = plan_of(
+        asked,
+        snapshots,
+        ranges,
+        target_partitions=into.partition_count if into is not None else None,
+        target_id=into.topic_id if into is not None else "",
+        rows_before=_check_empty(spark, asked, checkpoint),
+    )
     _rows(spark.read, plan)  # the filter is parsed, and its columns are looked up
     checkpoint.create(PLAN_FILE, encode_plan(plan))
     return plan
+
+
+def check_target(plan: ReplayPlan, into: TopicFacts, ask_again: Callable[[], TopicFacts]) -> None:
+    """Raises Rejected if the target topic was deleted and made again. A broker that lags describes the former one."""
+    from spark.sink.brokers import ANSWERS_MIN
+
+    for _ in range(ANSWERS_MIN - 1):
+        if plan.target_id in {"", into.topic_id}:
+            return
+        into = ask_again()
+    check_target_id(plan, into.topic_id)
 
 
 async def resolve_range(
@@ -314,7 +334,7 @@ def _rows(reader, plan: ReplayPlan) -> DataFrame:  # type: ignore[no-untyped-def
 # ── where it goes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_target(spark: SparkSession, asked: ReplayRequest, checkpoint: HadoopFolder) -> int:
+def _check_empty(spark: SparkSession, asked: ReplayRequest, checkpoint: HadoopFolder) -> int:
     """Checks the target of a new replay. Returns the number of rows in the target table."""
     match asked.target:
         case ReplayTarget.PARQUET:
@@ -440,7 +460,7 @@ def _expected(spark: SparkSession, plan: ReplayPlan) -> int:
     return (frame.where(plan.asked.where) if plan.asked.where else frame).count()
 
 
-def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint: HadoopFolder) -> int:
+def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint: HadoopFolder, into: TopicFacts | None) -> int:
     asked = plan.asked
     match asked.target:
         case ReplayTarget.PARQUET:
@@ -453,16 +473,18 @@ def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint
         case ReplayTarget.TOPIC:
             metadata = checkpoint.read("metadata")
             query_id = json.loads(metadata)["id"] if metadata else ""
-            return asyncio.run(_sent(running.staging or asked.bucket, query_id))
+            target_id = plan.target_id or (into.topic_id if into is not None else "")
+            return asyncio.run(records_sent(running.staging or asked.bucket, query_id, target_id))
 
 
-async def _sent(bucket: str, query_id: str) -> int:
+async def records_sent(bucket: str, query_id: str, topic_id: str) -> int:
+    """Counts the records that the query has written to this topic. Those of a topic that it replaced are gone."""
     from spark.sink.commit import newest_done
     from spark.sink.writer import write_of_query
 
     store = await open_store(bucket)
     try:
         done = await newest_done(store, write_of_query(query_id))
-        return done.total_records if done is not None else 0
+        return sum(count.records for count in done.total if count.topic_id == topic_id) if done is not None else 0
     finally:
         await store.close()

@@ -15,6 +15,7 @@ from spark.replay import replay as replays
 from spark.replay.plan import PLAN_FILE, PartitionChoice, ReplayPlan, ReplayRequest, ReplayTarget, Verdict
 from spark.runtime.hadoop_files import CONFIGURED_BY
 from spark.sink.options import parse_sink_options
+from spark.sink.row_encoder import TopicFacts
 from spark.source.scan_plan import OffsetRange
 from tests.kit.spark.made_log import MadeLog
 from tidelog.cli.commands import app
@@ -75,7 +76,7 @@ def running(
         asked: ReplayRequest,
         running: replays.Running,
         *,
-        partitions: int | None,
+        into: TopicFacts | None,
         began: Callable[[ReplayPlan, int], None],
         report: Callable[[replays.ReplayProgress], None],
     ) -> Verdict:
@@ -88,7 +89,11 @@ def running(
 
     monkeypatch.setattr(replays, "replay", replay)
     monkeypatch.setattr(replays, "check_source", lambda asked, begins: None)
-    monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is ReplayTarget.TOPIC else None)
+    monkeypatch.setattr(
+        replays,
+        "target_topic",
+        lambda asked, running: TopicFacts(asked.into, "a" * 32, 1, 1 << 20) if asked.target is ReplayTarget.TOPIC else None,
+    )
     return calls
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,8 @@ from pyspark.errors import StreamingQueryException
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.settings import INT64_MAX
+from segments.bucket.layout import done_key
+from segments.object_store.open import open_store
 from spark.replay.plan import (
     PartitionChoice,
     ReplayPlan,
@@ -24,14 +28,25 @@ from spark.replay.plan import (
     encode_plan,
     plan_of,
 )
-from spark.replay.replay import SLOW_WORKER, ReplayProgress, check_dates, resolve_range, run_query
+from spark.replay.replay import (
+    SLOW_WORKER,
+    ReplayProgress,
+    check_dates,
+    check_target,
+    records_sent,
+    resolve_range,
+    run_query,
+)
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.row_encoder import TopicFacts
+from spark.sink.staged_files import Done, PartitionCount
+from spark.sink.writer import write_of_query
 from spark.source.log_snapshot import PartitionSnapshot
 from spark.source.scan_plan import OffsetRange
 from tests.kit.segments.batches import ORDERS
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, records
 
+FORMER, PRESENT = "a" * 32, "b" * 32
 NOW_MS = START_MS + 100_000
 
 
@@ -60,9 +75,9 @@ def resolve(wanted: ReplayRequest) -> Resolved:
         return opened.run(lambda store: resolve_range(store, wanted, now_ms=NOW_MS))
 
 
-def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: Any) -> ReplayPlan:
+def planned(bucket: Bucket, target_partitions: int | None = None, target_id: str = "", /, **changes: Any) -> ReplayPlan:
     wanted = asked(bucket, **changes)
-    return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions)
+    return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions, target_id=target_id)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +190,54 @@ def test_a_checkpoint_of_another_replay_is_refused_with_what_differs(bucket: Buc
     differs = r"./here .* another replay: --from was 'earliest', and is '3'; --where was '', and is 'x'"
     with pytest.raises(InvalidArgument, match=differs):
         check_same(plan, asked(bucket, start="3", where="x"), "./here")
+
+
+def answers(*topic_ids: str) -> Callable[[], TopicFacts]:
+    """Gives the facts of the topic `kept` with these ids, one after the other."""
+    left = list(topic_ids)
+    return lambda: TopicFacts("kept", left.pop(0), 2, 1 << 20)
+
+
+def test_a_replay_into_a_topic_that_was_made_again_is_refused(bucket: Bucket) -> None:
+    plan = decode_plan(encode_plan(planned(bucket, 2, FORMER, target=ReplayTarget.TOPIC, into="kept")), "here")
+    ask = answers(PRESENT, PRESENT, PRESENT)
+    with pytest.raises(
+        Rejected, match=r"topic kept was deleted and made again since this replay began.*Nothing was written"
+    ) as refused:
+        check_target(plan, ask(), ask)
+    assert "another --checkpoint" in refused.value.hint
+
+
+@pytest.mark.parametrize("lagging", [0, 1, 2])
+def test_a_broker_that_describes_the_former_target_topic_does_not_end_a_replay(bucket: Bucket, lagging: int) -> None:
+    ask = answers(*[FORMER] * lagging, PRESENT)
+    check_target(planned(bucket, 2, PRESENT, target=ReplayTarget.TOPIC, into="kept"), ask(), ask)
+
+
+def test_a_plan_that_was_stored_without_the_id_of_its_target_is_read(bucket: Bucket) -> None:
+    stored = msgspec.json.decode(encode_plan(planned(bucket, 2, FORMER, target=ReplayTarget.TOPIC, into="kept")))
+    del stored["target_id"]
+    plan = decode_plan(msgspec.json.encode(stored), "here")
+    assert plan.target_id == ""
+    check_target(plan, answers(PRESENT)(), answers())
+
+
+def test_records_that_were_sent_to_a_former_topic_do_not_count_as_written(tmp_path: Path) -> None:
+    def count(topic_id: str, records: int) -> PartitionCount:
+        return PartitionCount("kept", topic_id, 0, records)
+
+    async def test() -> None:
+        url, query = f"file://{tmp_path}", "7f"
+        write = write_of_query(query)
+        done = Done(write=write, batch=3, done_ms=1, partitions=(), first_batch=0, total=(count(FORMER, 30), count(PRESENT, 20)))
+        store = await open_store(url)
+        await store.create(done_key(write, 3), [msgspec.json.encode(done)])
+        await store.close()
+        assert await records_sent(url, query, PRESENT) == 20
+        assert await records_sent(url, query, FORMER) == 30
+        assert await records_sent(url, "another", FORMER) == 0
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])

@@ -11,10 +11,10 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
 import tidelog
-from metadata.errors import InvalidArgument, InvalidTimestamp, TidelogError
+from metadata.errors import InvalidArgument, InvalidTimestamp, Rejected, TidelogError
 from metadata.topics.settings import INT64_MAX
 from spark.replay.plan import PartitionChoice, ReplayPlan, ReplayRequest, ReplayTarget, Verdict
-from spark.replay.replay import ReplayProgress, Running, replay, target_partitions
+from spark.replay.replay import ReplayProgress, Running, replay, target_topic
 from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.spark.topics_on_disk import Bucket, records
 from tidelog import Message
@@ -51,18 +51,16 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
     in_small_batches = replace(running, batch_offsets=2)  # 50 batches take seconds, so the first look finds the replay half done
     wanted = asked(bucket, ReplayTarget.PARQUET, rows, where="value is not null")
     with pytest.raises(InvalidArgument, match=r"'valu = 1' is not a condition that Spark accepts: .*valu.*Nothing was written"):
-        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows, where="valu = 1"), running, partitions=None)
+        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows, where="valu = 1"), running, into=None)
     with pytest.raises(StopReplayError):
-        replay(spark, wanted, in_small_batches, partitions=None, report=stop)
+        replay(spark, wanted, in_small_batches, into=None, report=stop)
     bucket.compact()
     bucket.produce(records(120, 10))
     with pytest.raises(InvalidArgument, match="is the checkpoint of another replay: --where was 'value is not null', and is ''"):
-        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows), running, partitions=None)
+        replay(spark, asked(bucket, ReplayTarget.PARQUET, rows), running, into=None)
     seen: list[ReplayProgress] = []
     begins: list[tuple[ReplayPlan, int]] = []
-    verdict = replay(
-        spark, wanted, running, partitions=None, report=seen.append, began=lambda plan, done: begins.append((plan, done))
-    )
+    verdict = replay(spark, wanted, running, into=None, report=seen.append, began=lambda plan, done: begins.append((plan, done)))
     expected = [one for one in bucket.written[10:110] if one.value is not None]
     assert verdict == Verdict(len(expected), len(expected))
     ((plan, done),) = begins
@@ -72,9 +70,9 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
     assert [
         (row.offset, row.ms, row.key, row.value, tuple((header.key, header.value) for header in row.headers)) for row in found
     ] == [tuple(one) for one in expected]
-    assert replay(spark, wanted, running, partitions=None) == verdict
+    assert replay(spark, wanted, running, into=None) == verdict
     with pytest.raises(InvalidArgument, match="rows is not empty"):
-        replay(spark, wanted, Running(str(tmp_path / "another")), partitions=None)
+        replay(spark, wanted, Running(str(tmp_path / "another")), into=None)
 
 
 def test_a_replay_makes_a_table_and_takes_none_whose_rows_spark_would_hide(
@@ -83,11 +81,11 @@ def test_a_replay_makes_a_table_and_takes_none_whose_rows_spark_would_hide(
     """A file sink of Spark passes over batches whose numbers are in the log of the folder."""
     try:
         wanted, running = asked(bucket, ReplayTarget.TABLE, "replayed", start="0", end="30"), Running(str(tmp_path / "checkpoint"))
-        assert replay(spark, wanted, running, partitions=None) == Verdict(30, 30)
-        assert replay(spark, wanted, running, partitions=None) == Verdict(30, 30)
+        assert replay(spark, wanted, running, into=None) == Verdict(30, 30)
+        assert replay(spark, wanted, running, into=None) == Verdict(30, 30)
         assert [row.offset for row in spark.table("replayed").orderBy("offset").collect()] == list(range(30))
         with pytest.raises(InvalidArgument, match="the table replayed is there, and is one of parquet files"):
-            replay(spark, wanted, Running(str(tmp_path / "another")), partitions=None)
+            replay(spark, wanted, Running(str(tmp_path / "another")), into=None)
     finally:
         spark.sql("drop table if exists replayed")
 
@@ -117,7 +115,7 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
 
     def run(wanted: ReplayRequest, reported: Callable[[ReplayProgress], None] = lambda progress: None) -> Verdict:
         running = Running(str(tmp_path / f"{wanted.topics[0]}-{wanted.into}"), brokers=broker.http_url, batch_offsets=120)
-        return replay(spark, wanted, running, partitions=target_partitions(wanted, running), report=reported)
+        return replay(spark, wanted, running, into=target_topic(wanted, running), report=reported)
 
     with pytest.raises(StopReplayError):
         run(source, reported=stop)
@@ -138,11 +136,16 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
         log.produce_many("ahead", [Message(b"v", partition=n, timestamp_ms=(1, 2**50)[n]) for n in range(2)])
     with pytest.raises(InvalidTimestamp, match=r"offset 0 of ahead/1 is dated too far ahead: kept takes .* Nothing was written"):
         run(ReplayRequest(("ahead",), bucket, "earliest", "latest", ReplayTarget.TOPIC, "kept"))
+    with tidelog.connect_sync(broker.http_url) as log:
+        log.topics.delete("kept")
+        log.topics.create("kept", partitions=2, settings={"retention.ms": "-1"})
+    with pytest.raises(Rejected, match="topic kept was deleted and made again since this replay began"):
+        run(source)
     nowhere = ReplayRequest(("source",), bucket, "0", "1", ReplayTarget.TOPIC, "nowhere")
     with pytest.raises(TidelogError, match="nowhere"):
-        target_partitions(nowhere, Running("", brokers=broker.http_url))
+        target_topic(nowhere, Running("", brokers=broker.http_url))
     with pytest.raises(InvalidArgument, match="source would be replayed into itself"):
-        target_partitions(
+        target_topic(
             ReplayRequest(("source",), bucket, "0", "1", ReplayTarget.TOPIC, "source"), Running("", brokers=broker.http_url)
         )
 

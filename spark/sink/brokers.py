@@ -30,6 +30,10 @@ ANSWERS_MIN: Final = 3
 DATE_SETTINGS: Final = frozenset({"message.timestamp.type", "message.timestamp.after.max.ms"})
 
 
+class StagedTopicGone(Rejected):
+    """Reports that the topic for which rows were staged was deleted, or is another one under the same name."""
+
+
 class Append(NamedTuple):
     """A record batch and its target partition."""
 
@@ -43,7 +47,7 @@ class Brokers(Protocol):
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
         """Returns the address that takes records for the partition; `fresh` bypasses the cached route.
 
-        Raises Rejected where the topic is gone, or is another one under the same name; Unavailable.
+        Raises StagedTopicGone where the topic is gone, or is another one under the same name; Unavailable.
         """
         ...
 
@@ -161,8 +165,8 @@ def facts_of(route: TopicRoute) -> TopicFacts:
     )
 
 
-def _gone(where: StagedPartition, what: str) -> Rejected:
-    return Rejected(
+def _gone(where: StagedPartition, what: str) -> StagedTopicGone:
+    return StagedTopicGone(
         f"topic {where.topic}, for which rows were staged, is not there any more: {what}", hint="Begin a new checkpoint."
     )
 

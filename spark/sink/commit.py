@@ -26,7 +26,7 @@ from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, R
 from metadata.retry import retry_unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.object_store.interface import ObjectStore, list_all
-from spark.sink.brokers import Brokers, Connect
+from spark.sink.brokers import Brokers, Connect, StagedTopicGone
 from spark.sink.delivery import PATIENCE_S, StagedDelivery
 from spark.sink.options import PRODUCER_EXPIRY_MS
 from spark.sink.staged_files import (
@@ -88,9 +88,7 @@ class BatchCommit:
 
     async def _write(self, brokers: Brokers, files: Sequence[StagedFile], sending: list[StagedDelivery]) -> Done:
         """Adds what it sends to `sending`."""
-        for where in {where.topic: where for where in counted(files)}.values():
-            with contextlib.suppress(Unavailable):  # for those the delivery has patience
-                await brokers.leader_of(where, fresh=True)  # refuses topics that were recreated since, before anything is chosen
+        await self._check_topics(brokers, files)
         chosen = await self._choose(files)
         others = await self._markers()
         later = [other.batch for other in others if other.batch > self.batch]
@@ -103,6 +101,19 @@ class BatchCommit:
             sending.append(self._delivery(brokers, chosen))
             await self._send(sending[0])
         return await self._finish(chosen, others)
+
+    async def _check_topics(self, brokers: Brokers, files: Sequence[StagedFile]) -> None:
+        """Raises Unavailable if a topic was deleted or made again since its rows were staged: a chosen batch can't change."""
+        topics = {(where.topic, where.topic_id): where for where in counted(files)}
+        for where in topics.values():
+            try:
+                await brokers.leader_of(where, fresh=True)
+            except StagedTopicGone as error:
+                raise Unavailable(error.message, hint="Its rows are staged again then.") from error
+            except Unavailable:
+                if sum(name == where.topic for name, _ in topics) > 1:  # one of them is gone
+                    raise
+                # else the delivery has patience
 
     async def _choose(self, files: Sequence[StagedFile]) -> ChosenBatch:
         """Creates `chosen`, or returns the one that another attempt created first."""

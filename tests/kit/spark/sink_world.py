@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metadata.errors import AlreadyExists, Rejected, TidelogError
+from metadata.errors import AlreadyExists, TidelogError
 from metadata.model import Offset, ProducerId
 from segments.bucket.layout import staged_rows_key
 from segments.object_store.interface import Buffer, ListPage
@@ -24,7 +24,7 @@ from segments.partition.producer_state import ProducerStates, SequencedBatch
 from segments.records.batch import check_produced
 from segments.records.columns import iterate_records
 from segments.records.compression import Codec
-from spark.sink.brokers import Append
+from spark.sink.brokers import Append, StagedTopicGone
 from spark.sink.commit import BatchCommit
 from spark.sink.row_encoder import Encoded, TopicFacts, encode_rows, rows_of
 from spark.sink.staged_files import Done, StagedFile, StagedPartition, encode_file
@@ -137,7 +137,7 @@ class ModelBrokers:
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
         self.asked_afresh += fresh
         if self.topic_ids.get(where.topic) != where.topic_id:
-            raise Rejected(f"topic {where.topic} was deleted and made again")
+            raise StagedTopicGone(f"topic {where.topic} was deleted and made again")
         return "a" if where.partition % 2 else "b"
 
     async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
@@ -196,6 +196,14 @@ class World:
         self.brokers = ModelBrokers(self.clock, self.steps)
         self.facts = {name: TopicFacts(name, topic_id, 3, 1 << 20) for name, topic_id in self.brokers.topic_ids.items()}
         self._attempts = 0
+
+    def recreate(self, topic: str = "orders") -> None:
+        """Deletes the topic, and makes it again under another id."""
+        made = f"{int(self.brokers.topic_ids[topic], 16) + 1:032x}"
+        self.brokers.topic_ids[topic] = made
+        self.facts[topic] = TopicFacts(topic, made, 3, 1 << 20)
+        for partition in range(3):
+            self.brokers.held.pop((topic, partition), None)
 
     def revive(self) -> None:
         """From now on no step is the last."""

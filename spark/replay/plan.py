@@ -20,6 +20,8 @@ from spark.source.scan_plan import OffsetRange
 
 VERSION: Final = 1
 PLAN_FILE: Final = "replay.json"
+# The remedy where the target topic was made again.
+NEW_REPLAY: Final = "Give another --checkpoint: the whole range goes into the new topic then."
 
 
 class ReplayTarget(StrEnum):
@@ -207,7 +209,7 @@ def check_target_id(plan: ReplayPlan, target_id: str) -> None:
         raise Rejected(
             f"topic {plan.asked.into} was deleted and made again since this replay began (its id was {plan.target_id}, and is"
             f" {target_id}): the records that the replay wrote before are gone. Nothing was written",
-            hint="Give another --checkpoint: the whole range goes into the new topic then.",
+            hint=NEW_REPLAY,
         )
 
 

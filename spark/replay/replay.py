@@ -27,6 +27,7 @@ from metadata.topics.settings import INT64_MAX
 from segments.object_store.interface import ObjectStore
 from segments.object_store.open import open_store
 from spark.replay.plan import (
+    NEW_REPLAY,
     PLAN_FILE,
     ReplayPlan,
     ReplayRequest,
@@ -79,6 +80,8 @@ log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"PySparkException: (.+)")
 # The remedy of queries; a replay has no such option, since it would count less than it was asked for.
+# The remedy of the sink where its topic was made again after it had written to it.
+_NEW_CHECKPOINT: Final = "Begin a new checkpoint to write all rows again."
 _PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\.")
 
 
@@ -439,6 +442,8 @@ def _of_the_query(error: Exception) -> TidelogError:
     ours = _OURS.findall(str(error))
     cause = ours[-1] if ours else str(error).split("\n")[0].split(" terminated with exception: ")[-1]
     cause, lost = _PASS_OVER.subn("", cause)
+    if (at := cause.find(_NEW_CHECKPOINT)) >= 0:
+        return Rejected(f"the replay was broken off: {cause[:at].strip()}", hint=NEW_REPLAY)
     return Unavailable(f"the replay was broken off: {cause.strip()}", hint=LOST if lost else RUN_AGAIN)
 
 

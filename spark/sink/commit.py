@@ -7,6 +7,9 @@
 A crash between any two steps leaves what the next attempt goes on with. `chosen` and `done` of a query's last batch stay: Spark may
 run it again. Markers are never deleted by age, so that nothing is written twice however late somebody comes.
 
+A topic that was deleted and made again lacks what earlier batches have written. `done` holds the ids of their topics. A batch for
+another topic of such a name is refused, unless the query is to go on without these rows.
+
 Invariant: of a batch, only the files of one `chosen` are ever sent, always under the same producer and sequences.
 """
 
@@ -38,6 +41,7 @@ from spark.sink.staged_files import (
     counted,
     decode_chosen,
     decode_done,
+    replaced_topics,
 )
 
 BUCKET_PATIENCE_S: Final = 60.0
@@ -62,6 +66,8 @@ class BatchCommit:
     now_ms: Callable[[], int]
     # Whether all markers may go: no later attempt will use this write id.
     forgets: bool = False
+    # Whether a batch is refused whose topic was made again after earlier batches were written to it.
+    fails_on_loss: bool = True
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
     patience_s: float = PATIENCE_S
 
@@ -88,10 +94,12 @@ class BatchCommit:
 
     async def _write(self, brokers: Brokers, files: Sequence[StagedFile], sending: list[StagedDelivery]) -> Done:
         """Adds what it sends to `sending`."""
-        await self._check_topics(brokers, files)
+        before = await self._read_previous()
+        await self._check_topics(brokers, files, before)
         chosen = await self._choose(files)
-        others = await self._markers()
-        later = [other.batch for other in others if other.batch > self.batch]
+        if before is not None and chosen.files != tuple(files):
+            self._check_loss(before, chosen.files)
+        later = [other.batch for other in await self._markers() if other.batch > self.batch]
         if later:
             raise Fenced(
                 f"batch {max(later)} of the same query is there already",
@@ -100,10 +108,14 @@ class BatchCommit:
         if chosen.files:
             sending.append(self._delivery(brokers, chosen))
             await self._send(sending[0])
-        return await self._finish(chosen, others)
+        return await self._finish(chosen, before)
 
-    async def _check_topics(self, brokers: Brokers, files: Sequence[StagedFile]) -> None:
-        """Raises Unavailable if a topic was deleted or made again since its rows were staged: a chosen batch can't change."""
+    async def _check_topics(self, brokers: Brokers, files: Sequence[StagedFile], before: Done | None) -> None:
+        """Checks, before files are chosen for good, that their topics are there, and are those that earlier batches have written.
+
+        Raises Unavailable if a topic was deleted or made again since its rows were staged; what `_check_loss` raises.
+        """
+        replaced = replaced_topics(before.total, as_counts(counted(files))) if before is not None else {}
         topics = {(where.topic, where.topic_id): where for where in counted(files)}
         for where in topics.values():
             try:
@@ -111,9 +123,27 @@ class BatchCommit:
             except StagedTopicGone as error:
                 raise Unavailable(error.message, hint="Its rows are staged again then.") from error
             except Unavailable:
-                if sum(name == where.topic for name, _ in topics) > 1:  # one of them is gone
+                if where.topic in replaced or sum(name == where.topic for name, _ in topics) > 1:  # one of them is gone
                     raise
                 # else the delivery has patience
+        if before is not None:
+            self._check_loss(before, files)
+
+    def _check_loss(self, before: Done, files: Sequence[StagedFile]) -> None:
+        """Raises Rejected, or warns, if a topic was made again after earlier batches of the query were written to it."""
+        for name, (former, present) in replaced_topics(before.total, as_counts(counted(files))).items():
+            rows = sum(count.records for count in before.total if count.topic_id == former)
+            lost = (
+                f"topic {name} was deleted and made again (its id was {former}, and is {present}): {rows} rows that this query has "
+                "written to it are gone"
+            )
+            if self.fails_on_loss:
+                raise Rejected(
+                    lost,
+                    hint="Begin a new checkpoint to write all rows again. Or set failOnDataLoss to false to go on with "
+                    "the new topic.",
+                )
+            log.warning("%s: %s; going on with the new topic", self.label, lost)
 
     async def _choose(self, files: Sequence[StagedFile]) -> ChosenBatch:
         """Creates `chosen`, or returns the one that another attempt created first."""
@@ -174,10 +204,7 @@ class BatchCommit:
             error.hint = f"{self.go_on} and the rest follows; nothing is doubled. {error.hint}".strip()
         return error
 
-    async def _finish(self, chosen: ChosenBatch, others: Sequence[StagedKey]) -> Done:
-        before = None
-        for batch in sorted({other.batch for other in others if other.done and other.batch < self.batch}, reverse=True)[:1]:
-            before = await read_done(self.store, self.write, batch)
+    async def _finish(self, chosen: ChosenBatch, before: Done | None) -> Done:
         counts = as_counts(counted(chosen.files))
         done = Done(
             write=self.write,
@@ -214,6 +241,16 @@ class BatchCommit:
         """Lists the markers of all batches of the write."""
         keys = [parse_staged_key(found.key) async for found in list_all(self.store, staged_prefix(self.write))]
         return [key for key in keys if key is not None and (key.chosen or key.done)]
+
+    async def _read_previous(self) -> Done | None:
+        """Reads the marker of the newest earlier batch that is done. Batches without rows have none."""
+        if self.batch == 0:
+            return None
+        done = await read_done(self.store, self.write, self.batch - 1)
+        if done is not None:
+            return done
+        batches = [other.batch for other in await self._markers() if other.done and other.batch < self.batch]
+        return await read_done(self.store, self.write, max(batches)) if batches else None
 
     async def _read_chosen(self) -> ChosenBatch | None:
         key = chosen_key(self.write, self.batch)

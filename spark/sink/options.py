@@ -5,6 +5,7 @@
     topic                 else a column `topic` says it, row by row
     compression.type      none, gzip, snappy, lz4 or zstd; `compression` means the same
     writeId               a name of a batch write: who comes again with it writes nothing twice
+    failOnDataLoss        of a stream: false goes on where a topic that it has written was deleted and made again
     producerExpiryMs      where brokers have another `producer_expiry_ms` than their default
     apiKeyFile, caFile, certFile, keyFile, tlsServerName
                           credentials for the brokers, as the SDK takes them; else the variables TIDELOG_API_KEY, TIDELOG_CA_FILE …
@@ -32,7 +33,7 @@ from typing import Final
 from metadata.errors import InvalidArgument
 from metadata.model import check_topic_name
 from segments.records.compression import Codec
-from spark.source.options import GivenOptions
+from spark.source.options import GivenOptions, parse_bool
 
 # As segments/settings.py has it.
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
@@ -75,6 +76,8 @@ class SinkOptions:
     # 32 hex digits; only for a batch write.
     write_id: str | None = None
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
+    # Whether a stream ends where a topic that it has written was deleted and made again.
+    fail_on_data_loss: bool = True
     # Settings of a client, by their names.
     credentials: tuple[tuple[str, str], ...] = ()
 
@@ -102,6 +105,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         codec=options.parsed("compression.type", _codec, options.parsed("compression", _codec, Codec.NONE, _CODECS), _CODECS),
         write_id=options.parsed("writeId", _write_id, None, "a name of 1 to 200 characters"),
         credentials=tuple((name, value) for option, name in CREDENTIALS.items() if (value := options.text(option))),
+        fail_on_data_loss=options.parsed("failOnDataLoss", parse_bool, True, "true or false"),
         producer_expiry_ms=options.parsed("producerExpiryMs", _positive, PRODUCER_EXPIRY_MS, "milliseconds, from 1 on"),
     )
     options.refuse_others(PASSED_OVER, of="sink", instead="Tidelog's brokers are reached by `brokers`.")

@@ -112,7 +112,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     label: str = ""
     # Records that this batch has written.
     partitions: tuple[PartitionCount, ...]
-    # `total` counts from this batch up to the marker's own.
+    # `total` counts from this batch up to the marker's own. Of a topic that was made again since, it counts the new one only.
     first_batch: int
     total: tuple[PartitionCount, ...]
     version: int = FORMAT_VERSION
@@ -206,12 +206,21 @@ def as_counts(counts: dict[StagedPartition, int]) -> tuple[PartitionCount, ...]:
 
 
 def added(before: Sequence[PartitionCount], counts: Sequence[PartitionCount]) -> tuple[PartitionCount, ...]:
-    """Adds two lists of counts, partition by partition."""
+    """Adds two lists of counts, partition by partition. Leaves out what `before` has of topics that were made again."""
+    replaced = replaced_topics(before, counts)
     sums: dict[StagedPartition, int] = {}
-    for count in (*before, *counts):
+    for count in (*(count for count in before if count.topic not in replaced), *counts):
         where = StagedPartition(count.topic, count.topic_id, count.partition)
         sums[where] = sums.get(where, 0) + count.records
     return as_counts(dict(sorted(sums.items())))
+
+
+def replaced_topics(before: Iterable[PartitionCount], counts: Iterable[PartitionCount]) -> dict[str, tuple[str, str]]:
+    """Returns the former and the present id of each topic that has another one in `counts` than in `before`, by name."""
+    former = {count.topic: count.topic_id for count in before}
+    known = {count.topic_id for count in before}
+    present = {count.topic: count.topic_id for count in counts}
+    return {name: (former[name], topic_id) for name, topic_id in present.items() if name in former and topic_id not in known}
 
 
 def decode_chosen(body: bytes, key: str) -> ChosenBatch:

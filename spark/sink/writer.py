@@ -145,6 +145,7 @@ async def commit(options: SinkOptions, tasks: Sequence[StagedByTask], *, go_on: 
             now_ms,
             forgets=forgets,
             producer_expiry_ms=options.producer_expiry_ms,
+            fails_on_loss=options.fail_on_data_loss,
         )
         return await attempt.commit([file for task in tasks for file in task.files])
     finally:

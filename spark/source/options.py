@@ -203,8 +203,8 @@ def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> S
         end=end or AtOffset(LATEST),
         bounded=end is not None,
         unmatched=options.parsed("startingOffsetsByTimestampStrategy", Unmatched, Unmatched.ERROR, "error or latest"),
-        fail_on_data_loss=options.parsed("failOnDataLoss", _bool, True, "true or false"),
-        include_headers=options.parsed("includeHeaders", _bool, False, "true or false"),
+        fail_on_data_loss=options.parsed("failOnDataLoss", parse_bool, True, "true or false"),
+        include_headers=options.parsed("includeHeaders", parse_bool, False, "true or false"),
         min_partitions=options.parsed("minPartitions", _count, 0, "a number from 1 on"),
         max_records_per_partition=options.parsed("maxRecordsPerPartition", _count, 0, "a number from 1 on"),
         max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", _count, 0, "a number from 1 on") if stream else 0,
@@ -319,7 +319,7 @@ def _ids(json: str) -> Mapping[str, str]:
         raise ValueError(str(error)) from None
 
 
-def _bool(value: str) -> bool:
+def parse_bool(value: str) -> bool:
     if value.lower() not in {"true", "false"}:
         raise ValueError
     return value.lower() == "true"

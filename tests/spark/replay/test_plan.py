@@ -18,6 +18,7 @@ from metadata.topics.settings import INT64_MAX
 from segments.bucket.layout import done_key
 from segments.object_store.open import open_store
 from spark.replay.plan import (
+    NEW_REPLAY,
     PartitionChoice,
     ReplayPlan,
     ReplayRequest,
@@ -44,6 +45,7 @@ from spark.sink.writer import write_of_query
 from spark.source.log_snapshot import PartitionSnapshot
 from spark.source.scan_plan import OffsetRange
 from tests.kit.segments.batches import ORDERS
+from tests.kit.spark.sink_world import World
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, records
 
 FORMER, PRESENT = "a" * 32, "b" * 32
@@ -308,6 +310,22 @@ def test_data_loss_in_a_replay_is_reported_with_a_remedy_that_a_replay_has(bucke
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert failed.value.message == f"the replay was broken off: offsets 3 to 4 were deleted. {kept}".strip()
     assert "begin a new replay of what is still there" in failed.value.hint
+
+
+def test_a_target_topic_that_is_made_again_during_a_replay_ends_it_with_a_remedy_that_a_replay_has(bucket: Bucket) -> None:
+    async def refusal() -> TidelogError:
+        world = World()
+        await world.commit([await world.stage(["a"])])
+        world.recreate()
+        with pytest.raises(Rejected) as refused:
+            await world.commit([await world.stage(["b"], batch=1)], batch=1)
+        return refused.value
+
+    error = asyncio.run(refusal())
+    failure = f"x\npyspark.errors.exceptions.base.PySparkException: {error.message}. {error.hint}\n"
+    with pytest.raises(Rejected, match=r"broken off: .* topic orders was deleted and made again .*has sent nothing\.$") as failed:
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
+    assert failed.value.hint == NEW_REPLAY
 
 
 @pytest.mark.parametrize(

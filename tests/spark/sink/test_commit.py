@@ -409,6 +409,70 @@ def test_a_recreated_topic_is_refused_before_and_after_rows_are_chosen() -> None
     run(test(World()))
 
 
+async def written_before_a_recreation(world: World) -> None:
+    """Writes two batches to a topic that is deleted and made again then."""
+    for batch in range(2):
+        await world.commit([await world.stage([f"{batch}-{n}" for n in range(10)], batch=batch)], batch=batch)
+    world.recreate()
+
+
+@pytest.mark.parametrize("batch", [2, 3], ids=["next", "after an empty batch"])
+def test_a_stream_is_refused_whose_topic_was_made_again_after_it_had_written_to_it(batch: int) -> None:
+    async def test(world: World) -> None:
+        await written_before_a_recreation(world)
+        files = [await world.stage(FIRST, batch=batch)]
+        with pytest.raises(
+            Rejected, match=r"topic orders was deleted and made again .*: 20 rows that this query has written"
+        ) as failed:
+            await world.commit(files, batch=batch)
+        assert "failOnDataLoss" in failed.value.hint
+        assert world.brokers.values() == []
+        assert chosen_key(WRITE, batch) not in world.keys()  # noqa: SIM118  # no mapping
+
+    run(test(World()))
+
+
+def test_a_stream_that_passes_over_lost_data_goes_on_with_the_new_topic_and_counts_it_alone() -> None:
+    async def test(world: World) -> None:
+        await written_before_a_recreation(world)
+        await world.commit([await world.stage(FIRST, batch=2)], batch=2, fails_on_loss=False)
+        await world.commit([await world.stage(SECOND, batch=3)], batch=3)
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
+        newest = await newest_done(world.store, WRITE)
+        assert newest is not None
+        assert (newest.first_batch, newest.total_records) == (0, 80)
+
+    run(test(World()))
+
+
+def test_a_batch_that_another_attempt_chose_is_sent_to_no_topic_that_was_made_again() -> None:
+    async def test(world: World) -> None:
+        await written_before_a_recreation(world)
+        world.steps.crash_at = len(world.steps.taken) + 3  # it has chosen
+        with killed():
+            await world.commit([await world.stage(FIRST, batch=2)], batch=2, fails_on_loss=False)
+        world.revive()
+        assert chosen_key(WRITE, 2) in world.keys()  # noqa: SIM118  # no mapping
+        with pytest.raises(Rejected, match="topic orders was deleted and made again"):
+            await world.commit([], batch=2)
+        await world.commit([], batch=2, fails_on_loss=False)
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST)
+
+    run(test(World()))
+
+
+def test_a_stream_goes_on_with_a_new_topic_only_once_a_broker_confirms_it() -> None:
+    async def test(world: World) -> None:
+        await written_before_a_recreation(world)
+        world.brokers.leader_of = AsyncMock(side_effect=Unavailable("no leader"))  # type: ignore[method-assign]  # the test's own
+        files = [await world.stage(FIRST, batch=2)]
+        with pytest.raises(Unavailable, match="no leader"):
+            await world.commit(files, batch=2, fails_on_loss=False)
+        assert chosen_key(WRITE, 2) not in world.keys()  # noqa: SIM118  # no mapping
+
+    run(test(World()))
+
+
 @pytest.mark.parametrize("away", [True, False], ids=["leaders away", "leaders there"])
 @pytest.mark.parametrize("former_first", [True, False])
 def test_rows_for_a_topic_and_for_its_successor_are_not_chosen_together(former_first: bool, away: bool) -> None:

@@ -32,12 +32,15 @@ class Subscription:
         more = len(self.names) - NAMES_SHOWN_MAX
         return ", ".join(self.names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
-    async def partition_counts(self, connection: Connection) -> dict[str, int]:
-        """Returns the partition counts of the existing topics, at most `topic_age_ms_max` old. Raises Unavailable."""
+    async def partition_counts(self, connection: Connection, *, from_store: bool = False) -> dict[str, int]:
+        """Returns the partition counts of the existing topics, at most `topic_age_ms_max` old. Raises Unavailable.
+
+        `from_store`: also of topics and partitions that were added through another broker a moment ago.
+        """
         if self.pattern is not None:
-            listed = await Topics(connection).list()
+            listed = await Topics(connection).list(from_store=from_store)
             return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
-        return await partition_counts(connection, self.names)
+        return await partition_counts(connection, self.names, from_store=from_store)
 
     async def present_topics(self, connection: Connection) -> Sequence[str]:
         """Returns the names, or all topics that match the pattern, also those created through another broker a moment ago."""
@@ -47,12 +50,14 @@ class Subscription:
         return [topic.name for topic in listed if self.pattern.fullmatch(topic.name)]
 
 
-async def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
-    """Returns the partition counts of the topics that exist. Raises Unavailable."""
+async def partition_counts(
+    connection: Connection, topics: Iterable[str], *, fresh: bool = False, from_store: bool = False
+) -> dict[str, int]:
+    """Returns the partition counts of the topics that exist. `fresh`, `from_store`: as in `route`. Raises Unavailable."""
 
     async def count(topic: str) -> tuple[str, int] | None:
         try:
-            return topic, (await connection.route(topic)).partition_count
+            return topic, (await connection.route(topic, fresh=fresh, from_store=from_store)).partition_count
         except UnknownTopic:
             return None
 

@@ -221,7 +221,7 @@ class GroupReader:
         return self._counts
 
     async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
-        return await partition_counts(self._connection, topics)
+        return await partition_counts(self._connection, topics, fresh=True, from_store=not self._follow)
 
     async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
         ids = self._number_assignments(partitions)
@@ -376,7 +376,8 @@ class GroupReader:
         """Raises UnknownTopic where a topic that is named is not there."""
         while True:
             try:
-                counts = await self.subscription.partition_counts(self._connection)
+                # A broker that lags may lack what was just added. Only a reader that follows finds that later.
+                counts = await self.subscription.partition_counts(self._connection, from_store=not self._follow)
             except Unavailable as error:
                 log.info("group %s: %s; asking again for its topics", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)

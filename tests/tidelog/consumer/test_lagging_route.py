@@ -17,9 +17,11 @@ from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer import route_watcher
 from tidelog.consumer.fetch_state import DENIED_S
 from tidelog.consumer.route_watcher import RouteWatcher
-from tidelog.consumer.subscription import Subscription, parse_topics
+from tidelog.consumer.subscription import Subscription, TopicsLike, parse_topics
 from tidelog.consumer.topic_reader import TopicReader
+from tidelog.group.options import group_options
 from tidelog.group.positions import Offset
+from tidelog.group.reader import GroupReader
 from tidelog.group.start_offsets import StartOffsets
 from tidelog.positions import Earliest
 from tidelog.settings import ClientSettings
@@ -109,7 +111,8 @@ class GrowsElsewhere(FirstBrokerLags):
 
     async def _list_topics(self, request: admin_pb2.ListTopicsRequest, timeout: float) -> admin_pb2.ListTopicsResponse:
         names = ["orders", "orders-new", "payments"] if request.fresh else ["orders", "payments"]
-        return admin_pb2.ListTopicsResponse(topics=[admin_pb2.Topic(name=name) for name in names])
+        count = 2 if request.fresh else 1
+        return admin_pb2.ListTopicsResponse(topics=[admin_pb2.Topic(name=name, partition_count=count) for name in names])
 
 
 def test_a_reader_that_ends_reads_partitions_that_were_added_through_another_broker() -> None:
@@ -126,6 +129,31 @@ def test_a_pattern_matches_topics_that_were_created_through_another_broker() -> 
     async def main() -> None:
         connection = cast(Connection, GrowsElsewhere())
         assert list(await parse_topics(re.compile("orders.*")).present_topics(connection)) == ["orders", "orders-new"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("topics", ["orders", re.compile("orders.*")], ids=["name", "pattern"])
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_group_that_ends_reads_partitions_and_topics_that_were_added_through_another_broker(
+    topics: TopicsLike, follow: bool
+) -> None:
+    async def main() -> None:
+        connection: Any = GrowsElsewhere()
+        member = GroupReader(
+            connection,
+            ClientSettings(),
+            parse_topics(topics),
+            connection,
+            group="g",
+            options=group_options({}),
+            follow=follow,
+            reset="earliest",
+        )
+        known = {"orders": 1 if follow else 2}  # a member that follows asks for the others later
+        new = {} if follow or topics == "orders" else {"orders-new": 2}
+        assert await member._first_counts() == {**known, **new}
+        assert await member.partition_counts(["orders"]) == known, "for the assignment of all members"
 
     asyncio.run(main())
 

@@ -133,7 +133,7 @@ def test_a_close_does_not_wait_while_no_broker_answers_for_the_topics(tmp_path: 
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         asked = asyncio.Event()
 
-        async def unavailable(*_: object) -> dict[str, int]:
+        async def unavailable(*_: object, **__: object) -> dict[str, int]:
             asked.set()
             raise Unavailable("no broker answers")
 

@@ -26,7 +26,7 @@ class Cluster:
         self.topics = set(topics)
         self.epochs = LeaderEpochs()
 
-    async def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
         if topic not in self.topics:
             raise UnknownTopic(f"there is no topic {topic}")
         return TopicRoute(topic, "a" * 32, (PartitionRoute("a:9090", 1),), 1 << 20, 1 << 20, learnt_s=0.0)

@@ -394,7 +394,8 @@ class Connection:
             self._learn_cluster(cluster, parse_address(f"{self._grpc_scheme}://{to.address}"))
             if self.epochs.is_outdated(found):
                 raise UnknownLeaderEpoch(
-                    f"{to.address} has not heard yet that topic {name} was deleted and made again", address=to.address
+                    f"{to.address} has not heard yet that topic {name} was deleted and made again, or knows no leader of it yet",
+                    address=to.address,
                 )
             if (before := self._known_route(name, known_since_s)) is not None and is_shrunk(before, found):
                 raise UnknownLeaderEpoch(f"{to.address} has not heard yet of all partitions of topic {name}", address=to.address)

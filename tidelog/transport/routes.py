@@ -130,15 +130,16 @@ class LeaderEpochs:
         self._ids.clear()
 
     def is_outdated(self, topic: admin_pb2.Topic) -> bool:
-        """Returns whether the topic was deleted and made again, and a broker that has not heard of that describes the former one.
+        """Returns whether this is another topic than the known one of its name, and is not known to be newer.
 
-        A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py).
+        A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py). One
+        without a leader is the former topic of a broker that lags, or was made a moment ago and can't be used yet.
         """
         known = self._ids.get(topic.name, topic.id)
         if known == topic.id:
             return False
         newest = max((state.leader_epoch for state in topic.partitions), default=NO_LEADER_EPOCH)
-        return NO_LEADER_EPOCH < newest < max(self._newest.get(known, {}).values(), default=NO_LEADER_EPOCH)
+        return newest < max(self._newest.get(known, {}).values(), default=NO_LEADER_EPOCH)
 
     def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
         """Takes the present epoch from a refusal of a stale one."""

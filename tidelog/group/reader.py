@@ -282,18 +282,23 @@ class GroupReader:
     async def _begin(self, ids: Mapping[TopicPartitionName, int]) -> None:
         """Looks up the start of each partition that is still owned, and retries until it is known.
 
-        Waits for the commit in flight: an earlier one may still count if the member comes back in its generation.
+        Waits for the commit in flight: an earlier one may still count if the member comes back in its generation. A partition that
+        its topic lacks holds up no other: the topic was made again with fewer, or the partition is not known everywhere yet.
         """
         await self.commits.under_way()
+        settled: set[TopicPartitionName] = set()
         while wanted := [
-            partition for partition, assignment_id in ids.items() if self._assignment_ids.get(partition) == assignment_id
+            partition
+            for partition, assignment_id in ids.items()
+            if partition not in settled and self._assignment_ids.get(partition) == assignment_id
         ]:
             try:
-                starts = await self._starts.of(wanted)
+                found = await self._starts.of(wanted)
             except Unavailable as error:
                 log.info("group %s: %s; asking again where its partitions begin", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
+            starts = {partition: start for partition, start in found.items() if start is not None}
             for route in {start.route.name: start.route for start in starts.values()}.values():
                 if self.fetching.follows(route.name) and self.fetching.route(route.name).topic_id != route.topic_id:
                     self.topic_gone(route.name, made_again(self.fetching.route(route.name), route))
@@ -302,10 +307,15 @@ class GroupReader:
                 if self._assignment_ids.get(partition) == ids[partition] and (wrong := self._read(partition, start)) is not None:
                     failed[partition] = named(wrong, partition)
             self.fetching.end(failed)
-            self._unsubscribe({topic for topic, _ in wanted} - {topic for topic, _ in starts})
+            self._unsubscribe({topic for topic, _ in wanted} - {topic for topic, _ in found})
             if not self._follow:
                 self.fetching.end_when_read()
-            return
+            missing = found.keys() - starts.keys()
+            settled.update(partition for partition in wanted if partition not in missing)
+            if not missing or not self._follow:
+                return
+            log.info("group %s: there is no partition %s yet", self.group, ", ".join(sorted(map(shown, missing))))
+            await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     def _read(self, partition: TopicPartitionName, start: MemberStart) -> TidelogError | None:
         self.fetching.follow(start.route)

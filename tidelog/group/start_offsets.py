@@ -73,10 +73,14 @@ class StartOffsets:
         self._follow = follow
         self._rules = StartRules(group, StartPolicy(reset))
 
-    async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, MemberStart]:
-        """Returns the start of each partition whose topic exists. Raises Unavailable, and the error of any other request."""
+    async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, MemberStart | None]:
+        """Returns the start of each partition whose topic exists; None if the topic has no such partition, or not yet.
+
+        Raises Unavailable, and the error of any other request.
+        """
         routes = await self._routes(partitions)
-        wanted = [partition for partition in partitions if partition[0] in routes]
+        there = [partition for partition in partitions if partition[0] in routes]
+        wanted = [partition for partition in there if partition[1] < routes[partition[0]].partition_count]
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
         for partition, found in committed.items():
             # The fetcher reads no more of a partition that ends with an error, and these errors pass.
@@ -90,12 +94,13 @@ class StartOffsets:
         for (topic, _), ends in ranges.items():
             if isinstance(ends, UnknownTopic):  # the route came from a broker that lags: the topic is gone, or was made again
                 raise Unavailable(f"topic {topic} was deleted or made again a moment ago")
-        return {
+        starts = {
             partition: self._start(
                 partition, routes[partition[0]], committed.get(partition), ranges.get(partition), epoch_ends.get(partition)
             )
             for partition in wanted
         }
+        return {partition: starts.get(partition) for partition in there}
 
     def _start(
         self,
@@ -146,20 +151,16 @@ class StartOffsets:
         return self._connection.epochs.newest(route.topic_id, partition)
 
     async def _routes(self, partitions: Collection[TopicPartitionName]) -> dict[str, TopicRoute]:
-        topics = sorted({topic for topic, _ in partitions})
-        routes = {
-            route.name: route
-            for route in await gather_all(map(self._route, topics), at_once=QUESTIONS_AT_ONCE)
-            if route is not None
-        }
-        for topic, number in partitions:
-            if topic in routes and number >= routes[topic].partition_count:
-                raise Unavailable(f"{topic}/{number} is not known here yet")
-        return routes
+        highest = dict(sorted(partitions))  # of the pairs of one topic the last one stays
+        questions = (self._route(topic, number) for topic, number in highest.items())
+        found = await gather_all(questions, at_once=QUESTIONS_AT_ONCE)
+        return {route.name: route for route in found if route is not None}
 
-    async def _route(self, topic: str) -> TopicRoute | None:
+    async def _route(self, topic: str, highest: int) -> TopicRoute | None:
+        """`highest`: the last partition that is wanted. A broker that lags may not have heard of it."""
         try:
-            return await self._connection.route(topic, fresh=True)
+            route = await self._connection.route(topic, fresh=True)
+            return route if highest < route.partition_count else await self._connection.route(topic, from_store=True)
         except UnknownTopic:
             return None
 

@@ -173,6 +173,7 @@ def test_a_member_of_a_group_asks_again_where_it_begins_and_does_not_give_the_pa
         with pytest.raises(Unavailable):
             await starts.of([("orders", 0)])
         found = (await starts.of([("orders", 0)]))["orders", 0]
+        assert found is not None
         assert (found.route.topic_id, found.offset) == (PRESENT, LOG_START)
 
     asyncio.run(main())

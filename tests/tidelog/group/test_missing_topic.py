@@ -24,12 +24,16 @@ class Cluster:
 
     def __init__(self, *topics: str) -> None:
         self.topics = set(topics)
+        self.partition_count = 1
+        # As a broker that lags describes them.
+        self.partition_count_seen: int | None = None
         self.epochs = LeaderEpochs()
 
     async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
         if topic not in self.topics:
             raise UnknownTopic(f"there is no topic {topic}")
-        return TopicRoute(topic, "a" * 32, (PartitionRoute("a:9090", 1),), 1 << 20, 1 << 20, learnt_s=0.0)
+        seen = self.partition_count if from_store or self.partition_count_seen is None else self.partition_count_seen
+        return TopicRoute(topic, "a" * 32, (PartitionRoute("a:9090", 1),) * seen, 1 << 20, 1 << 20, learnt_s=0.0)
 
     async def committed(
         self, name: str, partitions: Collection[TopicPartitionName]
@@ -87,6 +91,47 @@ def test_a_topic_that_is_away_when_its_partitions_begin_is_taken_again_once_it_i
         cluster.topics.add("orders")
         counts = await reader.subscription.partition_counts(reader._connection)
         assert counts != reader.subscribed(), "so that the member joins again"
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_its_topic_lacks_holds_up_no_other() -> None:
+    """The topic was made again with fewer partitions, and the group has not heard of that yet."""
+
+    async def main() -> None:
+        cluster = Cluster("orders", "payments")
+        reader = member_of(cluster, "orders", "payments")
+        beginning = asyncio.create_task(reader._begin(reader._number_assignments([("orders", 0), ("orders", 1), ("payments", 0)])))
+        await asyncio.sleep(10)
+        assert reader.positions.all() == {("orders", 0): 5, ("payments", 0): 5}
+        assert reader.subscribed() == {"orders": 1, "payments": 1}
+        cluster.partition_count = 2
+        await beginning
+        assert reader.positions.all() == {("orders", 0): 5, ("orders", 1): 5, ("payments", 0): 5}
+
+    run(main(), seed=1)
+
+
+def test_a_partition_that_its_topic_lacks_is_given_up_with_its_assignment() -> None:
+    async def main() -> None:
+        reader = member_of(Cluster("orders"), "orders")
+        beginning = asyncio.create_task(reader._begin(reader._number_assignments([("orders", 1)])))
+        await asyncio.sleep(10)
+        assert not beginning.done()
+        await reader.lost(frozenset([("orders", 1)]))
+        await beginning
+        assert ("orders", 1) not in reader.fetching
+
+    run(main(), seed=1)
+
+
+def test_a_partition_that_a_lagging_broker_does_not_know_is_read_at_once() -> None:
+    async def main() -> None:
+        cluster = Cluster("orders")
+        cluster.partition_count, cluster.partition_count_seen = 2, 1
+        reader = member_of(cluster, "orders")
+        await reader._begin(reader._number_assignments([("orders", 1)]))
+        assert reader.positions.all() == {("orders", 1): 5}
 
     asyncio.run(main())
 

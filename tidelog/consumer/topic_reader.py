@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
-from tidelog.consumer.fetch_state import named
+from tidelog.consumer.fetch_state import REFUSALS, named
 from tidelog.consumer.fetcher import Fetcher
 from tidelog.consumer.offset_lookup import names_known_partitions, ranges_or_errors, starting_offsets
+from tidelog.consumer.refusal_patience import RefusalPatience
 from tidelog.consumer.subscription import Subscription
 from tidelog.positions import AtOffsets, Start
 from tidelog.settings import ClientSettings, ResetPolicy
@@ -115,6 +116,20 @@ class TopicReader:
             return None
 
     async def _begin_in(self, route: TopicRoute) -> _Begin:
+        """Looks up where the topic begins at its leaders. One that lags may not have heard of the reader's right yet."""
+        patience = RefusalPatience()
+        while True:
+            try:
+                begin = await self._ask_where_it_begins(route)
+            except REFUSALS as error:
+                patience.check(error)
+                log.info("%s; asking again where %s begins", error, route.name)
+            else:
+                if not any(map(patience.lasts, (*begin.starts.values(), *begin.ends.values()))):
+                    return begin
+            await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+
+    async def _ask_where_it_begins(self, route: TopicRoute) -> _Begin:
         starts = await starting_offsets(self._connection, route, self._start, self._partitions)
         sound = sorted(partition for partition, offset in starts.items() if not isinstance(offset, TidelogError))
         ends = {} if self._follow else await ranges_or_errors(self._connection, route, sound)
@@ -137,13 +152,19 @@ class TopicReader:
     # ── what becomes of the topics ──
 
     async def _refresh_topics(self) -> None:
+        patience, pause_ms = RefusalPatience(), self._settings.topic_age_ms_max
         while True:
-            await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = self._settings.topic_age_ms_max
             try:
                 for topic in await self.subscription.partition_counts(self._connection):
                     if not self.fetching.follows(topic):
                         self._read_new(await self._connection.route(topic, fresh=True))
-            except (Unavailable, UnknownTopic) as error:
+                patience.answered()
+            except (Unavailable, UnknownTopic, *REFUSALS) as error:
+                patience.check(error)
+                if isinstance(error, REFUSALS):
+                    pause_ms = self._settings.retry_pause_ms_max
                 log.info("%s; looking again for %s", error, self.subscription)
 
     def _read_new(self, route: TopicRoute) -> None:

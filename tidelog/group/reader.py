@@ -20,8 +20,9 @@ from metadata.errors import Rejected, StaleMember, TidelogError, Unavailable, Un
 from metadata.group_member.member import GroupMember
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION
-from tidelog.consumer.fetch_state import named, shown
+from tidelog.consumer.fetch_state import REFUSALS, named, shown
 from tidelog.consumer.fetcher import Chunk, Fetcher
+from tidelog.consumer.refusal_patience import RefusalPatience
 from tidelog.consumer.route_watcher import made_again
 from tidelog.consumer.subscription import Subscription, partition_counts
 from tidelog.group.commits import OffsetCommitter
@@ -73,6 +74,8 @@ class GroupReader:
         self.commits = OffsetCommitter(
             calls, self._member, self.positions, group=group, options=options, patience_s=settings.request_timeout_ms / 1000
         )
+        # Of the questions for partition counts of all members.
+        self._counting = RefusalPatience()
         # Of the topics that the subscription matches, as they were last seen.
         self._counts: dict[str, int] = {}
         # What is owned, each with a number that no other assignment of it has.
@@ -221,7 +224,14 @@ class GroupReader:
         return self._counts
 
     async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
-        return await partition_counts(self._connection, topics, fresh=True, from_store=not self._follow)
+        try:
+            counts = await partition_counts(self._connection, topics, fresh=True, from_store=not self._follow)
+        except REFUSALS as error:
+            if self._counting.lasts(error):
+                raise Unavailable(error.message, hint=error.hint) from error
+            raise
+        self._counting.answered()
+        return counts
 
     async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
         ids = self._number_assignments(partitions)
@@ -286,6 +296,7 @@ class GroupReader:
         its topic lacks holds up no other: the topic was made again with fewer, or the partition is not known everywhere yet.
         """
         await self.commits.under_way()
+        patience = RefusalPatience()
         settled: set[TopicPartitionName] = set()
         while wanted := [
             partition
@@ -293,8 +304,9 @@ class GroupReader:
             if partition not in settled and self._assignment_ids.get(partition) == assignment_id
         ]:
             try:
-                found = await self._starts.of(wanted)
-            except Unavailable as error:
+                found = await self._starts.of(wanted, patience)
+            except (Unavailable, *REFUSALS) as error:
+                patience.check(error)
                 log.info("group %s: %s; asking again where its partitions begin", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
@@ -310,6 +322,7 @@ class GroupReader:
             self._unsubscribe({topic for topic, _ in wanted} - {topic for topic, _ in found})
             if not self._follow:
                 self.fetching.end_when_read()
+            patience.answered()
             missing = found.keys() - starts.keys()
             settled.update(partition for partition in wanted if partition not in missing)
             if not missing or not self._follow:
@@ -397,13 +410,19 @@ class GroupReader:
             return counts
 
     async def _refresh_topics(self) -> None:
+        patience, pause_ms = RefusalPatience(), self._settings.topic_age_ms_max
         while True:
-            await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = self._settings.topic_age_ms_max
             try:
                 counts = await self.subscription.partition_counts(self._connection)
-            except Unavailable as error:
+            except (Unavailable, *REFUSALS) as error:
+                patience.check(error)
+                if isinstance(error, REFUSALS):
+                    pause_ms = self._settings.retry_pause_ms_max
                 log.info("group %s: %s; asking again for its topics", self.group, error)
                 continue
+            patience.answered()
             if counts != self._counts:
                 self._counts = counts
                 self._member.subscription_changed()

@@ -19,6 +19,7 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, MemberId
 from tidelog.consumer.fetch_state import shown
 from tidelog.consumer.offset_lookup import ends_of_epochs, ranges_or_errors
+from tidelog.consumer.refusal_patience import RefusalPatience
 from tidelog.group.positions import Offset
 from tidelog.settings import ResetPolicy
 from tidelog.tasks import gather_all
@@ -73,10 +74,12 @@ class StartOffsets:
         self._follow = follow
         self._rules = StartRules(group, StartPolicy(reset))
 
-    async def of(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, MemberStart | None]:
+    async def of(
+        self, partitions: Collection[TopicPartitionName], patience: RefusalPatience
+    ) -> dict[TopicPartitionName, MemberStart | None]:
         """Returns the start of each partition whose topic exists; None if the topic has no such partition, or not yet.
 
-        Raises Unavailable, and the error of any other request.
+        Raises Unavailable, also for a partition's refusal that may pass by `patience`; and the error of any other request.
         """
         routes = await self._routes(partitions)
         there = [partition for partition in partitions if partition[0] in routes]
@@ -84,19 +87,26 @@ class StartOffsets:
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
         for partition, found in committed.items():
             # The fetcher reads no more of a partition that ends with an error, and these errors pass.
-            if isinstance(found, TidelogError) and (found.retryable or isinstance(found, UnknownTopic)):
+            if isinstance(found, TidelogError) and (found.retryable or isinstance(found, UnknownTopic) or patience.lasts(found)):
                 raise Unavailable(f"what the group has committed of {shown(partition)} is not known: {found.message}") from found
             if isinstance(found, Offset) and found.topic_id not in ("", routes[partition[0]].topic_id):
                 raise Unavailable(f"topic {partition[0]} was made again a moment ago")
         epoch_ends = await self._epoch_ends(routes, committed)
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
         ranges = await self._ranges(routes, asked if self._rules.policy is not StartPolicy.ERROR or not self._follow else [])
+        for partition, refused in (*epoch_ends.items(), *ranges.items()):
+            if patience.lasts(refused):
+                raise Unavailable(f"the ends of {shown(partition)} are not known: {refused}")
         for (topic, _), ends in ranges.items():
             if isinstance(ends, UnknownTopic):  # the route came from a broker that lags: the topic is gone, or was made again
                 raise Unavailable(f"topic {topic} was deleted or made again a moment ago")
         starts = {
             partition: self._start(
-                partition, routes[partition[0]], committed.get(partition), ranges.get(partition), epoch_ends.get(partition)
+                partition,
+                routes[partition[0]],
+                committed.get(partition),
+                ranges.get(partition),
+                end.end_offset if isinstance(end := epoch_ends.get(partition), EpochEnd) else None,
             )
             for partition in wanted
         }
@@ -129,8 +139,8 @@ class StartOffsets:
 
     async def _epoch_ends(
         self, routes: Mapping[str, TopicRoute], committed: Mapping[TopicPartitionName, Offset | TidelogError]
-    ) -> dict[TopicPartitionName, int]:
-        """Returns where the records of the committed epochs end.
+    ) -> dict[TopicPartitionName, EpochEnd | TidelogError | None]:
+        """Returns where the records of the committed epochs end, or why that is not known.
 
         Skips unknown newer epochs: a stale leader with a shorter log could answer, and a manual commit may name any epoch.
         """
@@ -140,12 +150,7 @@ class StartOffsets:
                 epochs[topic][number] = offset.leader_epoch
         questions = (ends_of_epochs(self._connection, routes[topic], asked) for topic, asked in epochs.items())
         answers = zip(epochs, await gather_all(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
-        return {
-            (topic, number): end.end_offset
-            for topic, found in answers
-            for number, end in found.items()
-            if isinstance(end, EpochEnd)
-        }
+        return {(topic, number): end for topic, found in answers for number, end in found.items()}
 
     def _newest_epoch(self, route: TopicRoute, partition: int) -> int:
         return self._connection.epochs.newest(route.topic_id, partition)

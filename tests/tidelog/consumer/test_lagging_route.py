@@ -16,6 +16,7 @@ from metadata.errors import NotAuthorized, TidelogError, Unavailable, UnknownTop
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer import route_watcher
 from tidelog.consumer.fetch_state import DENIED_S
+from tidelog.consumer.refusal_patience import RefusalPatience
 from tidelog.consumer.route_watcher import RouteWatcher
 from tidelog.consumer.subscription import Subscription, TopicsLike, parse_topics
 from tidelog.consumer.topic_reader import TopicReader
@@ -171,8 +172,8 @@ def test_a_member_of_a_group_asks_again_where_it_begins_and_does_not_give_the_pa
         calls: Any = NothingCommitted()
         starts = StartOffsets(connection, calls, group="g", follow=True, reset="earliest")
         with pytest.raises(Unavailable):
-            await starts.of([("orders", 0)])
-        found = (await starts.of([("orders", 0)]))["orders", 0]
+            await starts.of([("orders", 0)], RefusalPatience())
+        found = (await starts.of([("orders", 0)], RefusalPatience()))["orders", 0]
         assert found is not None
         assert (found.route.topic_id, found.offset) == (PRESENT, LOG_START)
 

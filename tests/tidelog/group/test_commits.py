@@ -23,6 +23,7 @@ from metadata.errors import (
 from tests.kit.gateway.small_broker import SmallBroker
 from tests.kit.tidelog.consuming import until
 from tests.kit.tidelog.grouping import GROUP, QUICK, RECORDS, committed, connected, take, until_members, with_group
+from tidelog.consumer.refusal_patience import RefusalPatience
 from tidelog.consumer.subscription import Subscription
 from tidelog.group.coordinator_client import GrpcCoordinatorClient
 
@@ -255,9 +256,9 @@ def test_a_partition_that_comes_back_while_a_commit_is_under_way_begins_behind_i
             await until(reading.commits._turn.locked)
             read, under_way = reading._starts.of, list[bool]()
 
-            async def of(partitions: Any) -> Any:
+            async def of(partitions: Any, patience: RefusalPatience) -> Any:
                 under_way.append(reading.commits._turn.locked())
-                return await read(partitions)
+                return await read(partitions, patience)
 
             monkeypatch.setattr(reading._starts, "of", of)
             await reading.lost(owned)

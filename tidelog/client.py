@@ -277,8 +277,9 @@ class Client:
         `auto_offset_reset`: where to go on when an offset is gone, or "error" (the default) to raise OutOfRange.
 
         With `group`, its members share the partitions, and each partition begins at what the group has committed, else where
-        `auto_offset_reset` says ("earliest" by default; also where an offset is gone). Until the end is then up to the high
-        watermark that each partition had when this member was given it. `options`: tidelog/group/options.py.
+        `auto_offset_reset` says ("earliest" by default; also where an offset is gone). A partition that is added while the member
+        runs begins at its earliest record. Until the end is then up to the high watermark that each partition had when this member
+        was given it. `options`: tidelog/group/options.py.
         """
         if until not in (None, "end"):
             raise InvalidArgument(f"until is {until!r}", hint='Use until="end", or leave it out.')

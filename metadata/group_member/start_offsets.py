@@ -76,11 +76,14 @@ class StartRules:
             )
         return GroupStart(epoch_end, moved=cut)
 
-    def within(self, partition: str, bounds: LogBounds) -> GroupStart | NotFound:
-        """Returns the start where nothing is committed, or the offset is gone; NotFound where the policy is an error."""
+    def within(self, partition: str, bounds: LogBounds, *, was_added: bool = False) -> GroupStart | NotFound:
+        """Returns the start where nothing is committed, or the offset is gone; NotFound where the policy is an error.
+
+        `was_added`: the partition came while the reader ran. LATEST then skips nothing of it.
+        """
         if self.policy is StartPolicy.ERROR:
             return self.nothing_committed(partition)
-        is_end = self.policy is StartPolicy.LATEST
+        is_end = self.policy is StartPolicy.LATEST and not was_added
         return GroupStart(bounds.high_watermark if is_end else bounds.log_start_offset, is_end)
 
     def nothing_committed(self, partition: str) -> NotFound:

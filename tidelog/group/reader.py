@@ -99,6 +99,7 @@ class GroupReader:
             counts = await first_completed(self._first_counts(), self._stopped())
             if counts is not None:
                 self._counts = counts
+                self._starts.subscribed_first(counts)
                 await self._take_part()
         if not self.options.member.instance_id:
             await self._member.leave()  # where it was ended by an error of another part

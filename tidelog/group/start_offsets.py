@@ -2,6 +2,9 @@
 
 committed offsets, of the coordinator ─▶ ends of their leader epochs, of the leaders ─▶ starts
 nothing committed ─▶ bounds, of the leaders ──────────────────────────────────────────▶
+
+A partition that was added, or whose topic was made again, while the member runs begins at its log start also with "latest": records
+came to it before the member heard of it, and the member skips none of them.
 """
 
 from __future__ import annotations
@@ -73,6 +76,20 @@ class StartOffsets:
         self._group = group
         self._follow = follow
         self._rules = StartRules(group, StartPolicy(reset))
+        # Of the topics that the member subscribed to at first; None before.
+        self._first_counts: Mapping[str, int] | None = None
+        # By name, of the topics that the member has read: their ids when it first did.
+        self._first_ids: dict[str, str] = {}
+
+    def subscribed_first(self, counts: Mapping[str, int]) -> None:
+        """Notes the partition counts of the topics as they are when the member begins. Later ones were added."""
+        self._first_counts = dict(counts)
+
+    def _was_added(self, partition: TopicPartitionName, route: TopicRoute) -> bool:
+        topic, number = partition
+        if self._first_counts is None:
+            return False
+        return number >= self._first_counts.get(topic, 0) or self._first_ids.get(topic, route.topic_id) != route.topic_id
 
     async def of(
         self, partitions: Collection[TopicPartitionName], patience: RefusalPatience
@@ -110,6 +127,8 @@ class StartOffsets:
             )
             for partition in wanted
         }
+        for topic in {topic for topic, _ in wanted}:
+            self._first_ids.setdefault(topic, routes[topic].topic_id)
         return {partition: starts.get(partition) for partition in there}
 
     def _start(
@@ -129,7 +148,8 @@ class StartOffsets:
         elif committed is not None:
             start = self._rules.at_committed(name, committed.offset, leader_epoch=committed.leader_epoch, epoch_end=epoch_end)
         else:
-            start = self._rules.nothing_committed(name) if ends is None else self._rules.within(name, ends)
+            was_added = self._was_added(partition, route)
+            start = self._rules.nothing_committed(name) if ends is None else self._rules.within(name, ends, was_added=was_added)
         at = committed.offset if isinstance(committed, Offset) else None
         if isinstance(start, TidelogError):
             return MemberStart(route, start, at, None)

@@ -52,6 +52,12 @@ def test_without_a_commit_the_policy_says_where_it_begins_and_the_end_is_to_be_r
     assert isinstance(rules(StartPolicy.ERROR).within("orders/1", LOG), NotFound)
 
 
+def test_nothing_is_skipped_of_a_partition_that_came_while_the_reader_ran() -> None:
+    for policy in BOTH:
+        assert rules(policy).within("orders/1", LOG, was_added=True) == GroupStart(3, is_end=False)
+    assert isinstance(rules(StartPolicy.ERROR).within("orders/1", LOG, was_added=True), NotFound)
+
+
 @given(st.sampled_from(BOTH), st.integers(0, 50), st.none() | st.integers(0, 50))
 def test_a_start_is_never_behind_what_is_committed(policy: StartPolicy, committed: int, epoch_end: int | None) -> None:
     start = rules(policy).at_committed("orders/1", committed, leader_epoch=1, epoch_end=epoch_end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,6 +164,21 @@ def test_a_group_that_has_committed_nothing_begins_where_it_chose(tmp_path: Path
             await until(lambda: len(consumer.positions) == 3)
             await log.produce_many("orders", numbered(range(RECORDS, RECORDS + 3)))
             assert sorted(await taking) == list(range(first, RECORDS + 3))
+
+    with_group(tmp_path, scenario)
+
+
+def test_a_group_that_begins_at_the_end_reads_a_topic_that_comes_later_from_its_start(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        async with log.consume(re.compile("orders.*"), group=GROUP, auto_offset_reset="latest") as consumer:
+            taking = asyncio.create_task(take(consumer, 1))
+            await until(lambda: len(consumer.positions) == 3)
+            await broker.create_topic("orders-new", 1)
+            await log.produce("orders-new", 100)
+            reading = consumer._reading
+            reading._counts = {**reading._counts, "orders-new": 1}  # as it hears of it within `topic_age_ms_max`
+            reading._member.subscription_changed()
+            assert await taking == [100]
 
     with_group(tmp_path, scenario)
 

@@ -174,6 +174,7 @@ class Authenticator:
             self._now_ms,
             credential="SCRAM credential",
             is_admin=record.user in self._admins,
+            is_stored=True,
             holds=lambda: self._view.scram_user(record.user) == record,
             lost="was changed or deleted",
         )

@@ -86,6 +86,7 @@ class Principal:
         credential: str,
         is_admin: bool = False,
         is_peer: bool = False,
+        is_stored: bool = False,
         forwarded_by: str = "",
         key: ApiKey | None = None,
         key_id: str = "",
@@ -97,6 +98,7 @@ class Principal:
         """`credential` names the kind of credential for the audit log. `forwarded_by` is the broker id of a peer. `key_id` names an
         API key that is not a record of this cluster's keys, or that another broker has checked.
 
+        `is_stored` marks a credential that the metadata store holds, so that it may be revoked there; an API key always is one.
         `scopes` are the rights that the API key is narrowed to. `expires_at_ms` is 0 for credentials that never expire.
         `holds` returns False once the credential is revoked, and `lost` is the end of the error's sentence then.
         """
@@ -112,7 +114,7 @@ class Principal:
         # The id of the API key; empty for other credentials.
         self.key_id = key.key_id if key is not None else key_id
         # Settings and files alone prove this principal, so a stale view of the metadata store does not matter.
-        self._is_local = is_peer or (is_admin and key is None)
+        self._is_local = is_peer or (is_admin and key is None and not is_stored)
         self._holds = holds
         self._lost = lost
         self._scopes = scopes

@@ -21,6 +21,7 @@ from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRegistry
+from metadata.access.scram import SHA_256, ScramUser, credential_of_salted
 from metadata.errors import InvalidArgument, NotAuthorized, Unauthenticated, Unavailable
 from metadata.model import Revision
 from metadata.secret import Secret
@@ -109,6 +110,18 @@ class World:
         shown = f"Bearer {key}" if key else ""
         subject = ClientSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
         return await self.guard.begin(needs, shown, lambda: subject, CallOrigin("http", "GET", "127.0.0.1"))
+
+    async def scram_user(self, user: str, password: bytes = b"of the user") -> None:
+        """Stores a SCRAM user, whom the broker has heard of unless its watch is silent."""
+        salted = credential_of_salted(SHA_256, password, b"salt", 4096)
+        await self.records.alter_scram_user(user, lambda held: ScramUser(user=held.user, credentials=(salted,)))
+        await asyncio.sleep(0.1)
+
+    def proven(self, user: str) -> AuthorizedCall:
+        """Returns a call of a SCRAM user over a Kafka connection, whose proof was valid when the connection began."""
+        identity = self.guard.scram(user, SHA_256.name)
+        assert identity is not None
+        return self.guard.call_of(identity.principal(), READ, CallOrigin("kafka", "Fetch", "127.0.0.1"))
 
     def forwarded(self, key_id: str) -> AuthorizedCall:
         asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, "billing"), (PEER_KEY, key_id))
@@ -226,6 +239,27 @@ def test_who_does_not_depend_on_the_store_is_served_all_the_same() -> None:
                 await at.begin(key, certificate=certificate)
         assert (await at.begin("", needs=RequiredAccess(open=True))).caller is None  # a probe
         at.forwarded("")  # it was checked where it came in
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("user", ["root", "billing"])
+def test_a_scram_user_who_was_deleted_elsewhere_counts_no_longer_than_the_bound_though_an_administrator(user: str) -> None:
+    async def scenario(at: World) -> None:
+        await at.scram_user(user)
+        fetch = at.proven(user)
+        at.store.cut()
+        await at.records.alter_scram_user(user, lambda held: ScramUser(user=held.user, credentials=()))
+        await asyncio.sleep(AGE_S / 2)
+        fetch.check("topic", "orders")  # it cannot know
+        await asyncio.sleep(AGE_S / 2 + 0.1)
+        with pytest.raises(Unavailable, match="cannot tell whether API keys and rights still hold"):
+            fetch.check("topic", "orders")
+        assert isinstance(fetch.end_reason(), Unavailable)
+        at.store.mend()
+        await asyncio.sleep(AGE_S)
+        with pytest.raises(Unauthenticated, match="was changed or deleted"):
+            fetch.check("topic", "orders")
 
     on_stage(scenario)
 

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import (
+    GroupSubscribed,
     InconsistentProtocol,
     NoCoordinator,
     NotCoordinator,
@@ -40,6 +41,7 @@ from tests.kit.gateway.coordinated_groups import Cluster, Coordinated, outcome, 
 from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS = GroupTopic(TopicId("0" * 31 + "1"), 4)
+USERS = GroupTopic(TopicId("0" * 31 + "2"), 2)
 SESSION_S, REBALANCE_S = 10.0, 5.0
 SETTINGS = GroupSettings(
     group_consumer_session_timeout_ms=int(1000 * SESSION_S), group_consumer_heartbeat_interval_ms=1_000, commit_linger_ms=0
@@ -86,6 +88,23 @@ def test_each_change_is_stored_before_it_is_answered_and_a_heartbeat_at_rest_cos
         assert (await group_at(b1)).phase is GroupPhase.EMPTY
         await b1.groups.delete("g")
         assert await cluster.keys() == []
+
+    with_cluster(scenario)
+
+
+def test_offsets_of_a_topic_that_a_member_reads_by_a_pattern_are_not_deleted() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await coordinator(cluster)
+        b1.topics = {"orders": ORDERS, "users": USERS}
+        await join(b1, "a", topics=frozenset({"to-come"}), pattern="ord.*")
+        for topic in ("orders", "to-come"):
+            with pytest.raises(GroupSubscribed, match=topic):
+                await b1.groups.delete_offsets("g", list(partitions(0)), topics=[topic])
+        await b1.groups.delete_offsets("g", [USERS.last_partition], topics=["users"])
+        await beat(b1, "a", 1, topics=frozenset({"users"}), pattern="")
+        await b1.groups.delete_offsets("g", list(partitions(0)), topics=["orders"])
+        await beat(b1, "a", LEAVING)
+        await b1.groups.delete_offsets("g", [USERS.last_partition], topics=["users"])
 
     with_cluster(scenario)
 

@@ -38,6 +38,7 @@ from metadata.errors import (
     Throttled,
     TidelogError,
     TooLarge,
+    Unauthenticated,
     Unavailable,
     UnknownProducer,
     UnknownTopic,
@@ -104,6 +105,9 @@ class Sender:
         # The last stream broke, and the topics were not asked about since.
         self._broke = False
         self._overdue = asyncio.Event()
+        # The `authorization` header that the present stream began with, and whether the broker refuses it while there is another.
+        self._authorization: str | None = None
+        self._is_outdated = False
         # Since when the broker owes something and has said nothing; None while it owes nothing.
         self._owes_since_s: float | None = None
         # When another one was last asked what to think of its silence.
@@ -173,6 +177,7 @@ class Sender:
     async def _converse(self, stubs: Stubs) -> None:
         """Runs one stream from its opening until it breaks. Raises Unavailable if the broker does not accept it."""
         self._overdue.clear()
+        self._authorization, self._is_outdated = self._connection.authorization(), False
         call = stubs.log.ProduceStream()
         try:
             if await self._is_taken_up(call):
@@ -189,7 +194,7 @@ class Sender:
         except TimeoutError:
             raise Unavailable(f"{self._address}: the broker does not take up a stream", address=self._address) from None
         except grpc.aio.AioRpcError as rpc_error:
-            error = error_of_rpc(rpc_error, address=self._address, writes=False)
+            error = self._unless_replaced(error_of_rpc(rpc_error, address=self._address, writes=False))
             if isinstance(error, Denied | NotImplementedHere):
                 self._accumulator.abandon(self._accumulator.busy(self._way), error)
                 self._answered()
@@ -257,6 +262,8 @@ class Sender:
     async def _write(self, call: Any) -> NoReturn:
         loop = asyncio.get_running_loop()
         while True:
+            if self._is_outdated:  # the reader ends the stream once all answers are in
+                await loop.create_future()
             self._work.clear()
             if self._accumulator.unidentified(self._way):
                 self._unidentified.set()
@@ -345,7 +352,8 @@ class Sender:
 
     # ── back ──
 
-    async def _read(self, call: Any) -> NoReturn:
+    async def _read(self, call: Any) -> None:
+        """Takes answers in until the stream breaks. Returns once a stream with a replaced key has all of them."""
         loop = asyncio.get_running_loop()
         while (response := await call.read()) is not grpc.aio.EOF:
             expected, batches = self._sent[0] if self._sent else (0, [])
@@ -362,6 +370,8 @@ class Sender:
             self._topics.learn_later(changed)
             self._answered()
             self._work.set()
+            if self._is_outdated and not self._sent:
+                return
         raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
 
     def _settle(self, batch: ProducerBatch, result: log_pb2.AppendResult, now_s: float) -> bool:
@@ -379,7 +389,8 @@ class Sender:
             self._connection.epochs.note(batch.queue.topic_id, batch.queue.partition, placement.leader_epoch)
             return is_led_elsewhere and self._topics.learnt_long_ago(batch.queue.topic)
         error = from_status(status, address=self._address)
-        refusal = error
+        refusal = self._unless_replaced(error)
+        self._is_outdated |= refusal is not error
         if isinstance(error, Throttled):
             self._connection.note_throttled(error)
         if isinstance(error, UnknownTopic) and "new_topic_id" in error.details:
@@ -389,10 +400,16 @@ class Sender:
         self._accumulator.refused(batch, refusal, now_s)
         return isinstance(error, _TOPIC_CHANGED)
 
+    def _unless_replaced(self, error: TidelogError) -> TidelogError:
+        """Returns Unavailable in place of Unauthenticated if the stream did not begin with the present key: a retry uses that."""
+        if isinstance(error, Unauthenticated) and self._connection.authorization(newest=True) != self._authorization:
+            return Unavailable(error.message, hint=error.hint, address=self._address)
+        return error
+
     def _stream_broke(self, error: TidelogError) -> None:
         """Handles a broken stream. Unanswered batches may be in the log, unless the broker has refused the stream as such."""
-        if not isinstance(error, Denied | NotImplementedHere):
-            error = OutcomeUnknown(error.message)
+        is_refused = isinstance(error, Denied | NotImplementedHere)
+        error = self._unless_replaced(error) if is_refused else OutcomeUnknown(error.message)
         self._broke, self._owes_since_s = True, None
         now_s = asyncio.get_running_loop().time()
         while self._sent:

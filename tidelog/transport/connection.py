@@ -116,6 +116,10 @@ class Connection:
         # By topic, as long as somebody waits for the answer.
         self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
 
+    def authorization(self, *, newest: bool = False) -> str | None:
+        """Returns the header of calls that begin now, as Credentials.authorization."""
+        return self._credentials.authorization(newest=newest)
+
     async def open(self) -> None:
         """Finds the cluster at the first address that answers; raises Unavailable with what each of them met, or what they refuse.
 

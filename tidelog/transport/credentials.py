@@ -51,12 +51,13 @@ class Credentials:
         """Returns the name to look for in brokers' certificates; empty for the host of each."""
         return self._settings.tls_server_name
 
-    def authorization(self) -> str | None:
-        """Returns the header. Reads the key's file again now and then; an unreadable file leaves the last key in force."""
+    def authorization(self, *, newest: bool = False) -> str | None:
+        """Returns the header. Reads the key's file again now and then, or now for the `newest`; an unreadable file leaves the last
+        key in force."""
         if isinstance(self._settings.api_key, Secret):
             return f"Bearer {self._settings.api_key.reveal()}"
         path = self._settings.api_key_file
-        if path is not None and time.monotonic() - self._read_s >= KEY_READ_AGAIN_S:
+        if path is not None and (newest or time.monotonic() - self._read_s >= KEY_READ_AGAIN_S):
             try:
                 self._authorization = f"Bearer {_key(path)}"
             except InvalidArgument:

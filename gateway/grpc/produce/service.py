@@ -30,7 +30,7 @@ from gateway.proto import log_pb2
 from gateway.proto.status import to_status
 from gateway.records.append import Outcome, ProduceRequest, why_made_again
 from gateway.records.partitioning import outcome_by_record
-from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
+from metadata.errors import InvalidArgument, TidelogError, Unauthenticated, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from segments.deadline import Deadline
 from segments.log.session_log import Acks, memory_bytes
@@ -70,7 +70,8 @@ class GrpcProduce:
     async def produce_stream(self, context: Context) -> None:
         """Serves a stream until the client ends it. Answers earlier messages before it raises.
 
-        Raises InvalidArgument for a malformed message, Stopping at a stop, and other refusals of a whole message.
+        Raises InvalidArgument for a malformed message, Stopping at a stop, Unauthenticated after the first append for which the
+        credentials no longer count, and other refusals of a whole message.
         """
         window: asyncio.Queue[Unanswered | None] = asyncio.Queue(self._broker.settings.grpc_stream_window)
         refusal: TidelogError | None = None
@@ -93,7 +94,10 @@ class GrpcProduce:
         while (unanswered := await self._take_next(context, bytes_expected=bytes_expected, turn_s=turn_s)) is not None:
             heard()
             bytes_expected, turn_s = max(unanswered.message_bytes, (bytes_expected or 0) // 4), TURN_S
+            revoked = _unauthenticated(unanswered)
             await window.put(unanswered)
+            if revoked is not None:
+                raise revoked
 
     async def _answer_in_order(self, window: asyncio.Queue[Unanswered | None], context: Context) -> None:
         while (unanswered := await window.get()) is not None:
@@ -188,6 +192,13 @@ class GrpcProduce:
                     of_append = [error if isinstance(each, UnknownTopic) else each for each in of_append]
             found += of_append
         return found
+
+
+def _unauthenticated(unanswered: Unanswered) -> Unauthenticated | None:
+    """Returns why the stream's credentials are no longer accepted. A forwarded stream carries appends of many clients."""
+    if unanswered.is_forwarded:
+        return None
+    return next((each for each in unanswered.produce.pending if isinstance(each, Unauthenticated)), None)
 
 
 def _destinations(call: ProduceRequestView) -> set[TopicPartition]:

@@ -173,8 +173,11 @@ def test_a_produce_stream_takes_nothing_more_once_its_key_is_revoked(tmp_path: P
         assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].placements
         await revoke(at, key)
         await stream.write(append("orders").SerializeToString())
+        await stream.write(append("orders").SerializeToString())
         assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].error.code == 16
-        stream.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await stream.read()
+        assert isinstance(reported(ended.value), Unauthenticated), "the stream ends once what was read is answered"
         found = (await at.http.get("/v1/topics/orders/partitions/0", **bearer(ADMIN_KEY))).json
         assert found["high_watermark"] == 1
 

@@ -38,7 +38,11 @@ BYTES_MAX = 64 << 20
 
 
 class BreakStream(Exception):
-    """Raised by a fault: the stream ends here, without an answer."""
+    """Raised by a fault: the stream ends here, without an answer, or with the error that it is given."""
+
+    def __init__(self, error: TidelogError | None = None) -> None:
+        super().__init__()
+        self.error = error
 
 
 @dataclass
@@ -299,8 +303,10 @@ class _Log(log_pb2_grpc.LogServicer):
                     await led.wait()
             try:
                 results = [self._append(append) for append in request.appends]
-            except BreakStream:
+            except BreakStream as broken:
                 await self._broker.appended()
+                if broken.error is not None:
+                    await _abort(context, broken.error)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
             await self._broker.appended()
             await self._broker.answering.wait()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +16,11 @@ import pytest
 
 import tidelog
 from gateway.proto import log_pb2, log_pb2_grpc
-from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
+from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unauthenticated, Unavailable
 from segments.records.columns import encode_records
 from segments.records.header import BatchHeader
 from tests.kit.tidelog.producing import impatient, once_not_refused, outcome_of, quick, time_is_up, until, until_lost, with_broker
-from tests.kit.tidelog.small_broker import SmallBroker
+from tests.kit.tidelog.small_broker import BreakStream, SmallBroker
 from tests.simulation.virtual_loop import run
 from tidelog.producer import partition_queue as queue
 from tidelog.producer import sender
@@ -131,6 +132,54 @@ def test_a_broker_that_denies_the_stream_fails_its_records_at_once() -> None:
                 await log.produce("orders", 1)
             broker.before_call = lambda method: None
             assert (await log.produce("orders", 2, partition=0)).offset == 0, "later ones have their own chance"
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["the broker answers each batch", "the broker ends the stream"])
+def test_batches_that_meet_a_revoked_key_go_again_over_a_stream_with_the_key_that_replaced_it(ends: bool, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("tlk_former")
+
+    async def test(broker: SmallBroker) -> None:
+        opened = 0
+
+        def count(method: str) -> None:
+            nonlocal opened
+            opened += method == "ProduceStream"
+
+        def refuse_former(topic: str, partition: int, header: BatchHeader) -> None:
+            if opened == 1 and key.read_text() != "tlk_former":
+                error = Unauthenticated("the API key was revoked")
+                raise BreakStream(error) if ends else error
+
+        broker.before_call, broker.before_append = count, refuse_former
+        async with tidelog.connect(broker.address, **quick(api_key_file=key)) as log:
+            await log.produce("orders", 0, partition=0)
+            key.write_text("tlk_present")
+            deliveries = [await log.send("orders", n, partition=n % 2) for n in range(1, 30)]
+            outcomes = [await outcome_of(delivery) for delivery in deliveries]
+            assert {type(outcome) for outcome in outcomes} == {tidelog.Ack}
+        assert opened == 2
+        assert sorted(int(value or b"") for value in broker.values("orders")) == list(range(30)), "each was written once"
+
+    with_broker(test)
+
+
+def test_a_key_that_was_revoked_and_not_replaced_fails_the_batches_that_meet_it(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("tlk_former")
+
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address, **quick(api_key_file=key)) as log:
+            await log.produce("orders", 0, partition=0)
+
+            def refuse(topic: str, partition: int, header: BatchHeader) -> None:
+                raise Unauthenticated("the API key was revoked")
+
+            broker.before_append = refuse
+            with pytest.raises(Unauthenticated, match="was revoked"):
+                await log.produce("orders", 1, partition=0)
 
     with_broker(test)
 

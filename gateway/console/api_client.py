@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from gateway.http.request import Disconnected
+
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Asgi = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -105,21 +107,23 @@ class ApiClient:
         async def run() -> None:
             try:
                 await self._app(self._request("GET", path, query, None, accept=accept.encode()), _with_empty_body(receive), send)
+            except Disconnected:
+                pass  # the page has left, or the reader has lost the right to read on
             finally:
                 if not began.done():
                     began.set_result(500)
                 if not ended.is_set():
                     await parts.put(None)
 
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(run())
-            try:
-                if await began >= 400:
-                    raise ApiRefused(began.result(), _problem(b"".join([part async for part in read()])))
-                yield read()
-            finally:
-                ended.set()
-                running.cancel()
+        running = asyncio.create_task(run())
+        try:
+            if await began >= 400:
+                raise ApiRefused(began.result(), _problem(b"".join([part async for part in read()])))
+            yield read()
+        finally:
+            ended.set()
+            running.cancel()
+            await asyncio.wait((running,))
 
     def _request(
         self, method: str, path: tuple[str, ...], query: Mapping[str, QueryValue], body: object, *, accept: bytes

@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from gateway.api import BrokerApi
+from gateway.concurrency.offload import BoundedExecutor
 from gateway.console.api_client import ApiClient, ApiRefused, Asgi, Scope
 from gateway.console.page import ROOT, Answer, Redirect, Rendered, Routes, Stream, View, link
 from gateway.console.pages.access import access_routes
@@ -87,6 +88,8 @@ class Console:
         self._asks_for_credentials = asks_for_credentials
         self._version = version
         self._templates = Templates()
+        # A page of 500 records takes tens of milliseconds, in which the event loop serves others.
+        self._threads = BoundedExecutor(1)
         self._static = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _MEDIA_TYPES}
         self._routes = Routes()
         for add_routes in (topic_routes, record_routes, group_routes, cluster_routes, access_routes):
@@ -171,8 +174,14 @@ class Console:
             return
         if new is not None:
             headers.append(self._set_cookie(scope, new))
-        body = self._templates.render(answer.template, self._values(view) | dict(answer.values), block=answer.block)
+        body = await self._threads.run(lambda: self._rendered(answer, view))
         await request.answer(answer.status, body, [*headers, (b"content-type", b"text/html; charset=utf-8")])
+
+    def _rendered(self, answer: Rendered, view: View) -> bytes:
+        values = self._values(view) | dict(answer.values)
+        if answer.prepare is not None:
+            values |= answer.prepare()
+        return self._templates.render(answer.template, values, block=answer.block)
 
     def _values(self, view: View) -> dict[str, Any]:
         """Returns what the layout of each page shows."""

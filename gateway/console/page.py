@@ -46,6 +46,8 @@ class Rendered:
     status: int = 200
     # A block of the template; empty for the whole page.
     block: str = ""
+    # Makes further values, in the thread that fills the template: for values that take milliseconds.
+    prepare: Callable[[], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

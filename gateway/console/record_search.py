@@ -23,6 +23,7 @@ MATCHES_MAX: Final = 500
 # Bounds of one search.
 SEARCH_S: Final = 2.0
 SEARCH_RECORDS: Final = 50_000
+SEARCH_BYTES: Final = 32 << 20
 # Records, and bytes of records, of one read of a partition.
 STEP_RECORDS: Final = 500
 STEP_BYTES: Final = 1 << 20
@@ -63,10 +64,15 @@ class _Budget:
         self._clock = clock
         self._ends_s = clock() + SEARCH_S
         self.read_count = 0
+        self.read_bytes = 0
 
     @property
     def is_spent(self) -> bool:
-        return self.read_count >= SEARCH_RECORDS or self._clock() >= self._ends_s
+        return self.read_count >= SEARCH_RECORDS or self.is_out_of_memory or self._clock() >= self._ends_s
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return self.read_bytes >= SEARCH_BYTES
 
 
 class RecordSearch:
@@ -110,6 +116,9 @@ class RecordSearch:
 
         async def read_one(partition: int) -> None:
             async with room:
+                if self._budget.is_out_of_memory:
+                    refused[partition] = f"this page has read {SEARCH_BYTES >> 20} MiB of other partitions; choose this one alone"
+                    return
                 try:
                     found, next_offset = await read(partition)
                 except ApiRefused as error:
@@ -206,6 +215,7 @@ class RecordSearch:
             **where,
         )
         self._budget.read_count += len(page["records"])
+        self._budget.read_bytes += sum(len(record["key"] or "") + len(record["value"] or "") for record in page["records"])
         return page
 
 

@@ -113,12 +113,12 @@ async def _browse(view: View) -> Answer:
             "partition_count": count,
             "asked": asked,
             "counts": COUNTS,
-            "records": [shown_record(record, hidden=not view.shows_values) for record in found.records],
             "found": found,
             "left_out": left_out,
             "go_on": "_".join(f"{partition}-{offset}" for partition, offset in sorted(found.go_on.items())),
         },
         block="records" if view.is_fragment else "",
+        prepare=lambda: {"records": [shown_record(record, hidden=not view.shows_values) for record in found.records]},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,9 @@ from gateway.console.rendering import Templates
 EVENT_S: Final = 0.25
 RECORDS_PER_EVENT: Final = 15
 # With so many records in one event the topic is faster than the page, which then goes on at the end of the topic.
-BATCH_RECORDS_MAX: Final = 2_000
+BATCH_RECORDS_MAX: Final = 500
+# Bytes of records that the broker reads at once.
+READ_BYTES: Final = 256 << 10
 # An event without records, so that a proxy keeps the connection.
 KEEP_ALIVE_S: Final = 15.0
 # Bytes of one event of the API; a longer line is no event of ours.
@@ -50,39 +53,48 @@ async def _tail(view: View, templates: Templates) -> AsyncGenerator[bytes, None]
     if view.query.get("partition", "").isdecimal():
         path += ["partitions", view.query["partition"]]
     positions = _Positions()
+    where: dict[str, str | int | None] = {"offset": "latest"}
     while True:
-        async with view.api.stream(
-            *path, "records", accept="text/event-stream", offset="latest", key_format="base64", value_format="base64"
-        ) as parts:
+        stream = view.api.stream(
+            *path,
+            "records",
+            accept="text/event-stream",
+            max_bytes=READ_BYTES,
+            key_format="base64",
+            value_format="base64",
+            **where,
+        )
+        async with stream as parts, aclosing(_batches(sse_data(parts))) as batches:
             yield b": open\n\n"
-            async for batch in _batches(sse_data(parts)):
-                skipped = positions.passed_over(batch)
-                matching = [record for record in map(raw_record, batch) if wanted.matches(record)]
-                shown = matching[-RECORDS_PER_EVENT:]
-                if not batch:
+            async for batch in batches:
+                is_faster = len(batch) >= BATCH_RECORDS_MAX
+                if batch:
+                    skipped = positions.passed_over(batch)
+                    matching = [record for record in map(raw_record, batch) if wanted.matches(record)]
+                    shown = [shown_record(each, hidden=not view.shows_values) for each in reversed(matching[-RECORDS_PER_EVENT:])]
+                    html = templates.render("record_rows.html", {"topic": topic, "records": shown}).decode()
+                    left_out = len(matching) - len(shown) + skipped
+                    yield _event("rows", {"html": html, "seen": len(batch) + skipped, "left_out": left_out})
+                else:
                     yield b": waiting\n\n"
-                    continue
-                values = {
-                    "topic": topic,
-                    "records": [shown_record(record, hidden=not view.shows_values) for record in reversed(shown)],
-                }
-                html = templates.render("record_rows.html", values).decode() if shown else ""
-                left_out = len(matching) - len(shown) + skipped
-                yield _event("rows", {"html": html, "seen": len(batch) + skipped, "left_out": left_out})
-                if len(batch) >= BATCH_RECORDS_MAX:
-                    break  # the topic is faster than this page: it goes on at the end
+                if is_faster:
+                    break
             else:
                 return
+        await asyncio.sleep(EVENT_S)
+        where = {"tail": RECORDS_PER_EVENT}
 
 
 class _Positions:
-    """Counts the records that a stream passed over when it began again at the end."""
+    """Counts the records that a stream passed over when it began again near the end."""
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}
 
     def passed_over(self, batch: list[Any]) -> int:
+        """Returns how many records are missing before those of the batch, and removes from it those that came before."""
         skipped = 0
+        batch[:] = [record for record in batch if record["offset"] >= self._next.get(record["partition"], 0)]
         for record in batch:
             partition, offset = record["partition"], record["offset"]
             skipped += max(0, offset - self._next.get(partition, offset))
@@ -133,4 +145,5 @@ async def _batches(events: AsyncGenerator[Any, None]) -> AsyncGenerator[list[Any
             yield batch
     finally:
         reading.cancel()
+        await asyncio.wait((reading,))  # a generator that still runs can't be closed
         await events.aclose()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.console.console import CONTENT_SECURITY_POLICY
+from gateway.console.pages.tail import RECORDS_PER_EVENT
 from gateway.settings import GatewaySettings
 from tests.kit.gateway.console_reader import FORM, Reader
 from tests.kit.gateway.http_client import Client, serve
@@ -158,3 +160,30 @@ def test_a_console_without_values_shows_sizes_and_finds_nothing_by_value(tmp_pat
             assert (await client.get(f"/console/topics/sales/{path}")).status == 403
 
     serve(tmp_path, scenario, settings=GatewaySettings(console_values=False))
+
+
+def test_the_tail_shows_the_newest_records_of_a_topic_that_is_faster_than_the_page(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        async with client.session.get("/console/topics/sales/tail/events") as answer:
+            events = answer.content
+            assert (await events.readline()) == b": open\n"
+            seen = left_out = 0
+            for _ in range(4):
+                await client.produce("/v1/topics/sales/records", [{"value": "x"}] * 700)
+                event = b""
+                while not event.startswith(b"data:"):
+                    event = await events.readline()
+                shown = msgspec.json.decode(event[5:])
+                assert shown["html"].count("<tr>") <= RECORDS_PER_EVENT
+                seen, left_out = seen + shown["seen"], left_out + shown["left_out"]
+            assert 1_000 < left_out < seen <= 2_800
+
+    serve(tmp_path, scenario)
+
+
+def test_the_tail_of_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert (await client.get("/console/topics/none/tail/events")).status == 404
+
+    serve(tmp_path, scenario)

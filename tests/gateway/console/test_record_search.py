@@ -6,9 +6,11 @@ import asyncio
 import base64
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.console import record_search
 from gateway.console.api_client import ApiRefused
 from gateway.console.record_search import Found, RecordSearch, Start
 from gateway.console.record_view import RecordFilter
@@ -125,3 +127,12 @@ def test_a_search_that_takes_too_long_says_where_to_go_on() -> None:
     found = asyncio.run(slow.onward([0], Start(newest=False), count=5))
     assert not found.records
     assert 0 < found.go_on[0] < 10_000
+
+
+def test_a_search_that_has_read_much_leaves_other_partitions_out_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "SEARCH_BYTES", 100)
+    monkeypatch.setattr(record_search, "PARTITIONS_AT_ONCE", 1)
+    api = FakeApi([[(1, b"x" * 90)] * 3, [(2, b"y")]])
+    found = asyncio.run(search(api).newest([0, 1], count=2))
+    assert list(found.refused) == [1]
+    assert not found.is_whole

@@ -100,16 +100,6 @@ async def write_wholly(context: Context, message: bytes) -> None:
         raise cancelled
 
 
-def own_pace(context: Context) -> Callable[[], Awaitable[None]] | None:
-    """Makes writes of this stream go at once, whatever its principal has used of its quota of bytes.
-
-    Returns what the caller awaits before it reads records for the client; None where no quota can apply. Else a message that is
-    urgent, such as the end of an assignment, would wait for the quota behind records.
-    """
-    pace: Callable[[], Callable[[], Awaitable[None]]] | None = getattr(context, "own_pace", None)
-    return pace() if pace is not None else None
-
-
 async def only_message(context: Context) -> bytes:
     """Reads the message of a unary call whose handler reads late.
 

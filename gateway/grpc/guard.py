@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -110,7 +109,6 @@ class _Metered:
         self._context = context
         self._flow = flow
         self._first = True
-        self._paces_itself = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -124,13 +122,7 @@ class _Metered:
             self._flow.add_bytes_in(len(message))
         return message
 
-    def own_pace(self) -> Callable[[], Awaitable[None]]:
-        """Makes writes go at once. Returns what the caller awaits before it reads records for the client (calls.own_pace)."""
-        self._paces_itself = True
-        return self._flow.wait_to_receive
-
     async def write(self, message: bytes) -> None:
-        if not self._paces_itself:
-            await self._flow.wait_to_receive()
+        await self._flow.wait_to_receive()
         await self._context.write(message)
         self._flow.add_bytes_out(len(message))

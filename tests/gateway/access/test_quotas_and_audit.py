@@ -17,8 +17,6 @@ from gateway.access.audit_log import LINES_MAX, AuditLine, AuditLog
 from gateway.access.authorization import AuthorizedCall, CallOrigin
 from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, KAFKA_CALLS, RequiredAccess
 from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
-from gateway.grpc.calls import own_pace
-from gateway.grpc.guard import _Metered
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
@@ -138,30 +136,6 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
         began_s = clock()
         await flow.wait_to_send()
         assert clock() == began_s
-
-    run(scenario())
-
-
-def test_a_stream_that_paces_itself_writes_what_is_urgent_at_once() -> None:
-    async def scenario() -> None:
-        clock = asyncio.get_running_loop().time
-        quotas = PrincipalQuotas(Held(Quota(principal="a", bytes_out_per_second=10)), clock)
-        written: list[bytes] = []
-
-        async def write(message: bytes) -> None:
-            written.append(message)
-
-        context: Any = SimpleNamespace(write=write)
-        assert own_pace(context) is None
-        metered: Any = _Metered(context, StreamUsage(lambda: quotas.meter("a"), READ))
-        wait = own_pace(metered)
-        assert wait is not None
-        await wait()
-        for message in (b"x" * 103, b"revoked"):
-            await metered.write(message)
-        assert (written[1:], clock()) == ([b"revoked"], 0)
-        await wait()
-        assert clock() == pytest.approx(10)
 
     run(scenario())
 

@@ -36,9 +36,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits what one principal may use of one broker, per second."""
 
     principal: str
-    # Bytes of requests and messages that write records.
+    # Bytes of request bodies and messages that produce.
     bytes_in_per_second: int = 0
-    # Bytes of answers and messages of calls that read records.
     bytes_out_per_second: int = 0
     # Requests; on streams, messages.
     requests_per_second: int = 0

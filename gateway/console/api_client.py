@@ -71,7 +71,8 @@ class ApiClient:
 
     async def call(self, method: str, *path: str, query: Mapping[str, QueryValue] | None = None, body: object = None) -> Any:
         """Returns the JSON of an answer; None if it has no body. Raises ApiRefused."""
-        status, answer = await self._answered(self._request(method, path, query or {}, body, accept=JSON), body)
+        content = b"" if body is None else msgspec.json.encode(body)
+        status, answer = await self._answered(self._request(method, path, query or {}, content, accept=JSON), content)
         if status >= 400:
             raise ApiRefused(status, _problem(answer))
         return msgspec.json.decode(answer) if answer else None
@@ -106,7 +107,7 @@ class ApiClient:
 
         async def run() -> None:
             try:
-                await self._app(self._request("GET", path, query, None, accept=accept.encode()), _with_empty_body(receive), send)
+                await self._app(self._request("GET", path, query, b"", accept=accept.encode()), _after_body(b"", receive), send)
             except Disconnected:
                 pass  # the page has left, or the reader has lost the right to read on
             finally:
@@ -124,15 +125,17 @@ class ApiClient:
             ended.set()
             running.cancel()
             await asyncio.wait((running,))
+        if not running.cancelled():
+            running.result()  # raises what the stream failed of
 
     def _request(
-        self, method: str, path: tuple[str, ...], query: Mapping[str, QueryValue], body: object, *, accept: bytes
+        self, method: str, path: tuple[str, ...], query: Mapping[str, QueryValue], content: bytes, *, accept: bytes
     ) -> Scope:
         raw_path = "/" + "/".join(quote(part, safe="") for part in path)
         given = {name: value for name, value in query.items() if value is not None}
         headers = [*self._headers, (b"accept", accept)]
-        if body is not None:
-            headers += [(b"content-type", JSON), (b"content-length", b"%d" % len(msgspec.json.encode(body)))]
+        if content:
+            headers += [(b"content-type", JSON), (b"content-length", b"%d" % len(content))]
         return {
             **self._scope,
             "method": method,
@@ -142,18 +145,13 @@ class ApiClient:
             "headers": headers,
         }
 
-    async def _answered(self, request: Scope, body: object) -> tuple[int, bytes]:
+    async def _answered(self, request: Scope, content: bytes) -> tuple[int, bytes]:
         status = 0
         parts: list[bytes] = []
-        content = b"" if body is None else msgspec.json.encode(body)
-        messages = iter([{"type": "http.request", "body": content, "more_body": False}])
 
-        async def receive() -> Message:
-            message = next(messages, None)
-            if message is None:
-                await asyncio.Event().wait()  # the page's own connection decides how long the call lasts
-                raise AssertionError
-            return message
+        async def never_disconnects() -> Message:
+            await asyncio.Event().wait()  # the page's own connection decides how long the call lasts
+            raise AssertionError
 
         async def send(message: Message) -> None:
             nonlocal status
@@ -163,21 +161,21 @@ class ApiClient:
                 parts.append(bytes(message["body"]))
 
         async def run() -> None:
-            await self._app(request, receive, send)
+            await self._app(request, _after_body(content, never_disconnects), send)
 
         await asyncio.create_task(run())
         return status, b"".join(parts)
 
 
-def _with_empty_body(receive: Callable[[], Awaitable[Message]]) -> Callable[[], Awaitable[Message]]:
-    """Returns a `receive` that yields an empty body first."""
+def _after_body(content: bytes, receive: Callable[[], Awaitable[Message]]) -> Callable[[], Awaitable[Message]]:
+    """Returns a `receive` that yields the body of a request first."""
     began = False
 
     async def received() -> Message:
         nonlocal began
         if not began:
             began = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
         return await receive()
 
     return received

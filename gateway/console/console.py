@@ -5,13 +5,12 @@
     /console/…             a page of pages/
 
 A form carries the token of its session, so that no page of another site can post it. Invariant: an answer without a session shows
-the sign-in page, or an error; every answer carries the content security policy.
+the sign-in page, or an error; every page, script and stream carries the content security policy.
 """
 
 from __future__ import annotations
 
 import hmac
-import logging
 import secrets
 import time
 from collections.abc import Sequence
@@ -35,8 +34,9 @@ from gateway.console.pages.tail import tail_routes
 from gateway.console.pages.topics import topic_routes
 from gateway.console.rendering import Templates
 from gateway.console.session_cookie import SESSION_MS, Session, SessionSealer
-from gateway.http.request import Headers, Request
-from metadata.errors import InvalidArgument
+from gateway.error_codes import wire_codes
+from gateway.http.request import Disconnected, Headers, Request
+from metadata.errors import InvalidArgument, TidelogError
 from metadata.secret import Secret
 
 COOKIE: Final = "tidelog_console"
@@ -56,8 +56,6 @@ _SECURITY: Final = (
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-
-log = logging.getLogger(__name__)
 
 
 def load_console(broker: BrokerApi, app: Asgi) -> Console:
@@ -102,38 +100,40 @@ class Console:
         if parts[:1] == ["static"]:
             await self._send_static(request, "/".join(parts[1:]))
             return
-        session, is_new = self._session(request, scope)
+        session, is_new = self._session(request)
         view = View(
             api=ApiClient(self._app, scope, session.credentials),
             session=session,
             names={},
-            query=_pairs(request.query_string),
-            form=await _form(request),
-            is_fragment=b"hx-request" in request.headers,
+            query={},
+            form={},
             signed_in=bool(session.credentials),
             shows_values=self._shows_values,
         )
         try:
+            view = replace(view, query=_pairs(request.query_string), form=await _form(request))
+            if is_new and self._asks_for_credentials and _comes_from_elsewhere(request):
+                # without the new session: its cookie would replace the reader's
+                await self._send(request, scope, Rendered("continue.html", {"target": link(*parts, **view.query)}), view, new=None)
+                return
             answer = await self._answer(request, tuple(part for part in parts if part), view)
             if isinstance(answer, Stream):
                 await _send_stream(request, answer)
                 return
         except ApiRefused as error:
             answer = self._refused(error, view, parts if request.method == "GET" else [])
+        except TidelogError as error:  # of the request itself
+            answer = _error_page(error.code, error.message, error.hint, status=wire_codes(error).http)
         await self._send(request, scope, answer, view, new=session if is_new else None)
 
     async def _answer(self, request: Request, parts: tuple[str, ...], view: View) -> Answer:
         found = self._routes.find("GET" if request.method == "HEAD" else request.method, parts)
         if found is None:
-            return Rendered("error.html", {"title": "There is no such page", "message": "", "hint": ""}, status=404)
+            return _error_page("There is no such page", status=404)
         if request.method == "POST" and not hmac.compare_digest(
             view.form.get("csrf_token", "").encode(), view.session.csrf_token.encode()
         ):
-            return Rendered(
-                "error.html",
-                {"title": "This form is too old", "message": "Nothing was changed.", "hint": "Open the page again, and repeat it."},
-                status=403,
-            )
+            return _error_page("This form is too old", "Nothing was changed.", "Open the page again, and repeat it.", status=403)
         page, names = found
         return await page(replace(view, names=names))
 
@@ -141,12 +141,11 @@ class Console:
         """Shows why the API refused a call; a reader without valid credentials signs in, and comes back to the page."""
         if error.status == 401 and self._asks_for_credentials:
             return Redirect(link("sign-in", next=link(*parts, **view.query)), ends_session=view.signed_in)
-        values = {"title": error.code or "The broker refused this", "message": error.message, "hint": error.hint}
-        return Rendered("error.html", values, error.status)
+        return _error_page(error.code or "The broker refused this", error.message, error.hint, status=error.status)
 
     # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _session(self, request: Request, scope: Scope) -> tuple[Session, bool]:
+    def _session(self, request: Request) -> tuple[Session, bool]:
         """Returns the reader's session, and whether its cookie has to be set."""
         session = self._sealer.open(_cookie(request.headers.get(b"cookie", b"")), now_ms=_now_ms())
         if session is not None:
@@ -204,22 +203,45 @@ class Console:
         await request.answer(200, content, [*_SECURITY, (b"content-type", kind), (b"cache-control", age)])
 
 
+def _error_page(title: str, message: str = "", hint: str = "", *, status: int) -> Rendered:
+    return Rendered("error.html", {"title": title, "message": message, "hint": hint}, status)
+
+
+def _comes_from_elsewhere(request: Request) -> bool:
+    """Returns whether a page of another site led here. The browser withholds the session's cookie then.
+
+    A page that continues to the same address is followed with the cookie.
+    """
+    is_navigation = request.method == "GET" and request.headers.get(b"sec-fetch-mode") == b"navigate"
+    return is_navigation and request.headers.get(b"sec-fetch-site") in {b"cross-site", b"same-site"}
+
+
 async def _send_stream(request: Request, answer: Stream) -> None:
-    """Sends the parts as they come. Raises ApiRefused before the answer begins; Disconnected once the reader has left."""
+    """Sends the parts as they come. Raises ApiRefused before the answer begins; Disconnected once the reader has left, or the API
+    refuses to go on: the connection is closed then, so that the browser does not take the part for the whole.
+    """
+    is_begun = False
 
     async def send() -> None:
+        nonlocal is_begun
         async with aclosing(answer.parts) as parts:
             first = await anext(parts, b"")
             headers: Headers = [*_SECURITY, (b"content-type", answer.media_type.encode("ascii"))]
             if answer.filename:
                 headers.append((b"content-disposition", f'attachment; filename="{answer.filename}"'.encode("ascii", "replace")))
+            is_begun = True
             await request.begin_stream(headers)
             await request.stream(first)
             async for part in parts:
                 await request.stream(part)
             await request.end_stream()
 
-    await request.run_while_connected(send())
+    try:
+        await request.run_while_connected(send())
+    except ApiRefused as error:
+        if not is_begun:
+            raise
+        raise Disconnected from error
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -17,6 +17,8 @@ from gateway.console.api_client import ApiClient
 from gateway.console.session_cookie import Session
 
 ROOT: Final = "/console"
+# Digits of a number of 64 bits; Python refuses to read a number of some thousand.
+DIGITS_MAX: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ class Stream:
 
 Answer = Rendered | Redirect | Stream
 Page = Callable[[View], Awaitable[Answer]]
+
+
+def whole_number(text: str) -> int | None:
+    """Returns the number that a reader has entered: 0 or more, within 64 bits; None for anything else."""
+    return int(text) if len(text) <= DIGITS_MAX and text.isascii() and text.isdecimal() else None
 
 
 def link(*path: str, **query: str | int | None) -> str:

@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 from gateway.console.api_client import ApiClient, ApiRefused, QueryValue
 from gateway.console.record_view import RawRecord, RecordFilter, raw_record
 
-MATCHES_MAX: Final = 500
 # Bounds of one search.
 SEARCH_S: Final = 2.0
 SEARCH_RECORDS: Final = 50_000
@@ -134,7 +133,7 @@ class RecordSearch:
             async with asyncio.TaskGroup() as tasks:
                 for partition in partitions:
                     tasks.create_task(read_one(partition))
-        except* ApiRefused as group:
+        except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return Found(records, self._budget.read_count, go_on, refused)
 
@@ -158,38 +157,29 @@ class RecordSearch:
                 return matches, page["next_offset"]
 
     async def _backward(self, partition: int, count: int, below: int | None) -> tuple[list[RawRecord], int | None]:
-        """Reads steps of growing size, each below the last one."""
+        """Reads steps, each below the last one, and none longer than one read returns."""
         matches: list[RawRecord] = []
         step = count if self._wanted.is_empty else STEP_RECORDS
         end = below
         while True:
             if end is None:
                 page = await self._read(partition, {"tail": step})
-                end = page["high_watermark"]
-                start = max(page["log_start_offset"], end - step)
+                start, end = page["high_watermark"] - step, page["high_watermark"]
             else:
-                start = max(0, end - step)
-                page = await self._page_from(partition, start)
-                start = max(start, page["log_start_offset"])
-            matches += await self._matches_between(partition, page, start, end)
+                start = end - step
+                page = await self._page_from(partition, max(0, start))
+            start = max(start, page["log_start_offset"])
+            covered = page["next_offset"] - start
+            if 0 < covered < end - start:
+                step = covered  # the records are large: memory is bounded by whole reads
+                continue
+            found = [record for record in map(raw_record, page["records"]) if start <= record.offset < end]
+            matches += [record for record in found if self._wanted.matches(record)]
             if start <= page["log_start_offset"]:
                 return matches, None
             if len(matches) >= count or self._budget.is_spent:
                 return matches, start
             end = start
-
-    async def _matches_between(self, partition: int, page: dict[str, Any], start: int, end: int) -> list[RawRecord]:
-        """Returns the matches in [start, end). `page` is the first read of it."""
-        matches: list[RawRecord] = []
-        while True:
-            for record in page["records"]:
-                if start <= record["offset"] < end:
-                    raw = raw_record(record)
-                    if self._wanted.matches(raw):
-                        matches.append(raw)
-            if page["next_offset"] >= end or page["next_offset"] >= page["high_watermark"]:
-                return matches
-            page = await self._read(partition, {"offset": page["next_offset"]})
 
     async def _page_from(self, partition: int, offset: int) -> dict[str, Any]:
         """Reads from the offset on, or from the log start where that is above it."""

@@ -188,6 +188,11 @@ class RecordFilter(NamedTuple):
         )
 
 
+def filter_of(query: Mapping[str, str]) -> RecordFilter:
+    """Returns the filter of a form, whose fields have the names of the filter's."""
+    return RecordFilter(*(query.get(name, "").strip() for name in RecordFilter._fields))
+
+
 def _contains(data: bytes | None, text: str) -> bool:
     return not text or (data is not None and text.encode() in data)
 

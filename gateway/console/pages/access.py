@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.console.api_client import ApiRefused
-from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
+from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
 
 PAGE_SIZE: Final = 500
 RATES: Final = ("bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
@@ -14,7 +14,7 @@ OPERATIONS: Final = ("describe", "read", "write", "create", "admin", "all")
 
 def access_routes(routes: Routes) -> None:
     """Adds the pages of access control."""
-    routes.add("GET", "access", _show)
+    routes.add("GET", "access", _described)
     routes.add("POST", "access/keys", _create_key)
     routes.add("POST", "access/keys/{key_id}/revoke", _revoke_key)
     routes.add("POST", "access/acls", _add_acl)
@@ -22,16 +22,19 @@ def access_routes(routes: Routes) -> None:
     routes.add("POST", "access/quotas", _set_quota)
 
 
-async def _show(view: View) -> Answer:
-    return await _described(view)
-
-
 async def _described(view: View, **more: Any) -> Rendered:
-    principal = view.query.get("principal") or None
     keys = await view.api.get("v1", "keys", page_size=PAGE_SIZE)
-    acls = await view.api.get("v1", "acls", page_size=PAGE_SIZE, principal=principal)
-    quotas = await view.api.get("v1", "quotas")
-    values = {"keys": keys, "acls": acls, "quotas": quotas, "operations": OPERATIONS, "made": None, "refused": ""}
+    acls = await view.api.get("v1", "acls", page_size=PAGE_SIZE)
+    quotas = await view.api.get("v1", "quotas", page_size=PAGE_SIZE)
+    values = {
+        "keys": keys,
+        "acls": acls,
+        "quotas": quotas,
+        "page_size": PAGE_SIZE,
+        "operations": OPERATIONS,
+        "made": None,
+        "refused": "",
+    }
     return Rendered("access.html", values | more)
 
 
@@ -68,13 +71,12 @@ async def _delete_acl(view: View) -> Answer:
 async def _set_quota(view: View) -> Answer:
     """Sets the quota of a principal; three empty rates remove it."""
     principal = view.form.get("principal", "").strip()
-    rates = {name: view.form.get(name, "").strip() or "0" for name in RATES}
-    if not all(rate.isdecimal() for rate in rates.values()):
+    rates = {name: whole_number(view.form.get(name, "").strip() or "0") for name in RATES}
+    if None in rates.values():
         return await _described(view, refused="Enter whole numbers for the rates of a quota.")
     try:
-        if any(int(rate) for rate in rates.values()):
-            body = {"principal": principal} | {name: int(rate) for name, rate in rates.items()}
-            await view.api.call("POST", "v1", "quotas", body=body)
+        if any(rates.values()):
+            await view.api.call("POST", "v1", "quotas", body={"principal": principal, **rates})
         else:
             await view.api.call("DELETE", "v1", "quotas", query={"principal": principal})
     except ApiRefused as error:

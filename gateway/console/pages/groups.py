@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.console.api_client import ApiRefused
-from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
+from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
 
 PAGE_SIZE: Final = 100
 # Groups of a page whose lag is read with it.
@@ -16,7 +16,7 @@ LAGS_MAX: Final = 25
 def group_routes(routes: Routes) -> None:
     """Adds the pages of groups."""
     routes.add("GET", "groups", _list)
-    routes.add("GET", "groups/{group}", _show)
+    routes.add("GET", "groups/{group}", _described)
     routes.add("POST", "groups/{group}/seek", _seek)
     routes.add("POST", "groups/{group}/delete", _delete)
 
@@ -30,10 +30,6 @@ async def _list(view: View) -> Answer:
         except ApiRefused as error:
             lags[group["group"]] = {"refused": error.message}
     return Rendered("groups.html", {"page": page, "lags": lags}, block="content" if view.is_fragment else "")
-
-
-async def _show(view: View) -> Answer:
-    return await _described(view)
 
 
 async def _described(view: View, **more: Any) -> Rendered:
@@ -61,16 +57,17 @@ def seek_body(form: Mapping[str, str]) -> dict[str, Any]:
     """Returns the body of a seek that the form asks for. Raises ValueError with a sentence for the reader. Pure."""
     where = form.get("to", "")
     point = form.get("point", "").strip()
+    number, shift = whole_number(point), whole_number(point[1:] if point[:1] in {"-", "+"} else point)
     to: Any
     match where:
         case "earliest" | "latest":
             to = where
-        case "offset" if point.isdecimal():
-            to = {"offset": int(point)}
-        case "shift" if point.removeprefix("-").removeprefix("+").isdecimal():
-            to = {"shift": int(point)}
+        case "offset" if number is not None:
+            to = {"offset": number}
+        case "shift" if shift is not None:
+            to = {"shift": -shift if point.startswith("-") else shift}
         case "time" if point:
-            to = {"timestamp": int(point) if point.isdecimal() else _zoned(point)}
+            to = {"timestamp": _zoned(point) if number is None else number}
         case "offset" | "shift":
             raise ValueError("Enter a whole number: the offset, or by how many records to move.")
         case _:
@@ -78,10 +75,11 @@ def seek_body(form: Mapping[str, str]) -> dict[str, Any]:
     body: dict[str, Any] = {"to": to}
     topic = form.get("topic", "").strip()
     if topic:
-        numbers = form.get("partition", "").strip()
-        if numbers and not numbers.isdecimal():
+        entered = form.get("partition", "").strip()
+        partition = whole_number(entered)
+        if entered and partition is None:
             raise ValueError("Enter the number of one partition, or leave it empty for all.")
-        body["topics"] = [{"topic": topic, "partitions": [int(numbers)]} if numbers else topic]
+        body["topics"] = [topic if partition is None else {"topic": topic, "partitions": [partition]}]
     return body
 
 

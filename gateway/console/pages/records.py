@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from gateway.console.api_client import ApiRefused
-from gateway.console.page import Answer, Redirect, Rendered, Routes, Stream, View, link
+from gateway.console.page import Answer, Redirect, Rendered, Routes, Stream, View, link, whole_number
 from gateway.console.record_search import PARTITIONS_MAX, STEP_BYTES, STEP_RECORDS, Found, RecordSearch, Start
-from gateway.console.record_view import RawRecord, RecordFilter, raw_record, shown_record
+from gateway.console.record_view import RawRecord, RecordFilter, filter_of, raw_record, shown_record
 
 COUNTS: Final = (25, 50, 100, 500)
-# Records of one download; the page of the topic says how to get more.
+COUNT_DEFAULT: Final = 50
+# Records of one download, as the page of the list says. A client reads more.
 DOWNLOAD_RECORDS: Final = 100_000
 _ORDERS: Final = ("newest", "earliest", "offset", "time")
 
@@ -48,18 +49,18 @@ class _Asked(msgspec.Struct, frozen=True):
 def asked_of(query: Mapping[str, str]) -> _Asked:
     """Reads the form of the list. Pure."""
     refused = ""
-    partition = query.get("partition", "all")
+    partition = whole_number(query.get("partition", ""))
     order = query.get("order", "newest")
     if order not in _ORDERS:
         order, refused = "newest", "This order is not known."
-    count = query.get("count", "50")
+    count = whole_number(query.get("count", ""))
     start = Start(newest=order == "newest")
     if order == "offset":
-        offset = query.get("offset", "").strip()
-        if not offset.isdecimal() or not partition.isdecimal():
+        offset = whole_number(query.get("offset", "").strip())
+        if offset is None or partition is None:
             refused = "Choose a partition and a whole number: an offset belongs to one partition."
         else:
-            start = Start(newest=False, offset=int(offset))
+            start = Start(newest=False, offset=offset)
     elif order == "time":
         moment = _ms(query.get("time", ""))
         if moment is None:
@@ -67,11 +68,11 @@ def asked_of(query: Mapping[str, str]) -> _Asked:
         else:
             start = Start(newest=False, timestamp_ms=moment)
     return _Asked(
-        int(partition) if partition.isdecimal() else None,
+        partition,
         order,
         start,
-        int(count) if count.isdecimal() and int(count) in COUNTS else 50,
-        RecordFilter(*(query.get(name, "").strip() for name in RecordFilter._fields)),
+        count if count in COUNTS else COUNT_DEFAULT,
+        filter_of(query),
         _positions(query.get("go_on", "")),
         refused,
     )
@@ -79,8 +80,9 @@ def asked_of(query: Mapping[str, str]) -> _Asked:
 
 def _ms(given: str) -> int | None:
     text = given.strip()
-    if text.isdecimal():
-        return int(text)
+    number = whole_number(text)
+    if number is not None:
+        return number
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -90,10 +92,13 @@ def _ms(given: str) -> int | None:
 
 def _positions(text: str) -> dict[int, int] | None:
     """Reads `partition-offset` pairs; None where there are none, or they are not well formed."""
-    pairs = [pair.partition("-") for pair in text.split("_") if pair]
-    if not pairs or not all(partition.isdecimal() and offset.isdecimal() for partition, _, offset in pairs):
-        return None
-    return {int(partition): int(offset) for partition, _, offset in pairs}
+    positions: dict[int, int] = {}
+    for pair in text.split("_"):
+        partition, offset = (whole_number(part) for part in (*pair.split("-"), "")[:2])
+        if partition is None or offset is None:
+            return None
+        positions[partition] = offset
+    return positions
 
 
 async def _browse(view: View) -> Answer:
@@ -115,6 +120,8 @@ async def _browse(view: View) -> Answer:
             "counts": COUNTS,
             "found": found,
             "left_out": left_out,
+            "partitions_max": PARTITIONS_MAX,
+            "download_records": DOWNLOAD_RECORDS,
             "go_on": "_".join(f"{partition}-{offset}" for partition, offset in sorted(found.go_on.items())),
         },
         block="records" if view.is_fragment else "",
@@ -152,15 +159,7 @@ async def _show(view: View) -> Answer:
     topic, partition, offset = (view.names[name] for name in ("topic", "partition", "offset"))
     record = await _record(view)
     if record is None:
-        return Rendered(
-            "error.html",
-            {
-                "title": f"There is no record at offset {offset}",
-                "message": f"Partition {partition} of {topic} has none there: it was deleted, compacted, or is not written yet.",
-                "hint": "",
-            },
-            status=404,
-        )
+        return _no_record(view)
     try:
         location = await view.api.get("v1", "topics", topic, "partitions", partition, "offsets", offset, "explain")
     except ApiRefused as error:
@@ -176,12 +175,24 @@ async def _value(view: View) -> Answer:
     if not view.shows_values:
         return _values_are_off()
     record = await _record(view)
-    content = record.value if record is not None and record.value is not None else b""
+    if record is None:
+        return _no_record(view)
+    content = record.value or b""
 
     async def parts() -> AsyncGenerator[bytes, None]:
         yield content
 
     return Stream("application/octet-stream", parts(), filename=f"{view.names['partition']}-{view.names['offset']}.bin")
+
+
+def _no_record(view: View) -> Rendered:
+    topic, partition, offset = (view.names[name] for name in ("topic", "partition", "offset"))
+    values = {
+        "title": f"There is no record at offset {offset}",
+        "message": f"Partition {partition} of {topic} has none there: it was deleted, compacted, or is not written yet.",
+        "hint": "",
+    }
+    return Rendered("error.html", values, status=404)
 
 
 def _values_are_off() -> Rendered:
@@ -310,8 +321,8 @@ async def _produce(view: View) -> Answer:
     record: dict[str, Any] = {"value": None if form.get("tombstone") else form.get("value", "")}
     if form.get("key"):
         record["key"] = form["key"]
-    if form.get("partition", "").isdecimal():
-        record["partition"] = int(form["partition"])
+    if (partition := whole_number(form.get("partition", ""))) is not None:
+        record["partition"] = partition
     headers = [line.partition(":") for line in form.get("headers", "").splitlines() if line.strip()]
     if headers:
         record["headers"] = [{"key": name.strip(), "value": value.strip()} for name, _, value in headers]

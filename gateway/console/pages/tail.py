@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.console.page import Answer, Rendered, Routes, Stream, View
-from gateway.console.record_view import RecordFilter, raw_record, shown_record
+from gateway.console.api_client import ApiRefused
+from gateway.console.page import Answer, Rendered, Routes, Stream, View, whole_number
+from gateway.console.record_view import RecordFilter, filter_of, raw_record, shown_record
 from gateway.console.rendering import Templates
 
 # One event of the page holds the records of this time, at most so many. The rest is counted.
@@ -31,7 +32,7 @@ def tail_routes(routes: Routes, templates: Templates) -> None:
 
     async def show(view: View) -> Answer:
         described = await view.api.get("v1", "topics", view.names["topic"], "partitions")
-        values = {"topic": view.names["topic"], "partition_count": len(described["partitions"]), "wanted": _wanted(view)}
+        values = {"topic": view.names["topic"], "partition_count": len(described["partitions"]), "wanted": filter_of(view.query)}
         return Rendered("tail.html", values)
 
     async def events(view: View) -> Answer:
@@ -41,17 +42,13 @@ def tail_routes(routes: Routes, templates: Templates) -> None:
     routes.add("GET", "topics/{topic}/tail/events", events)
 
 
-def _wanted(view: View) -> RecordFilter:
-    return RecordFilter(*(view.query.get(name, "").strip() for name in RecordFilter._fields))
-
-
 async def _tail(view: View, templates: Templates) -> AsyncGenerator[bytes, None]:
     """Yields events for the page: rendered rows, and the count of records that were left out."""
     topic = view.names["topic"]
-    wanted = _wanted(view) if view.shows_values else RecordFilter()
+    wanted = filter_of(view.query) if view.shows_values else RecordFilter()
     path = ["v1", "topics", topic]
-    if view.query.get("partition", "").isdecimal():
-        path += ["partitions", view.query["partition"]]
+    if (partition := whole_number(view.query.get("partition", ""))) is not None:
+        path += ["partitions", str(partition)]
     positions = _Positions()
     where: dict[str, str | int | None] = {"offset": "latest"}
     while True:
@@ -120,7 +117,7 @@ async def sse_data(parts: AsyncIterator[bytes]) -> AsyncGenerator[Any, None]:
 
 
 async def _batches(events: AsyncGenerator[Any, None]) -> AsyncGenerator[list[Any], None]:
-    """Yields the records that came in EVENT_S; an empty list after KEEP_ALIVE_S without any."""
+    """Yields the records that came in EVENT_S; an empty list after KEEP_ALIVE_S without any. Raises ApiRefused."""
     loop = asyncio.get_running_loop()
     batch: list[Any] = []
     ends_s = 0.0
@@ -135,8 +132,9 @@ async def _batches(events: AsyncGenerator[Any, None]) -> AsyncGenerator[list[Any
                     break
                 if not batch:
                     ends_s = loop.time() + EVENT_S
-                if "offset" in record:
-                    batch.append(record)
+                if "offset" not in record:  # the error that ends the stream
+                    raise ApiRefused(int(record.get("status", 500)), record)
+                batch.append(record)
                 reading = asyncio.ensure_future(anext(events, None))
             if not done or (batch and (loop.time() >= ends_s or len(batch) >= BATCH_RECORDS_MAX)):
                 yield batch

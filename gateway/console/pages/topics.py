@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.console.api_client import ApiRefused
-from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
+from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
 
 PAGE_SIZE: Final = 100
 
@@ -17,7 +17,7 @@ def topic_routes(routes: Routes) -> None:
     routes.add("GET", "topics", _list)
     routes.add("POST", "topics", _create)
     routes.add("GET", "topics/{topic}", _to_records)
-    routes.add("GET", "topics/{topic}/partitions", _partitions)
+    routes.add("GET", "topics/{topic}/partitions", _described)
     routes.add("POST", "topics/{topic}/delete", _delete)
     routes.add("GET", "topics/{topic}/settings", _settings)
     routes.add("POST", "topics/{topic}/settings", _alter)
@@ -35,18 +35,18 @@ async def _list(view: View) -> Answer:
 
 async def _create(view: View) -> Answer:
     name = view.form.get("name", "").strip()
-    count = view.form.get("partition_count", "")
-    body = {"name": name, "partition_count": int(count) if count.isdecimal() else 0}
+    body = {"name": name, "partition_count": _partition_count(view)}
     await view.api.call("POST", "v1", "topics", body=body)
     return Redirect(link("topics", name))
 
 
+def _partition_count(view: View) -> int:
+    """Returns the number of the form; 0, which the API refuses, where there is none."""
+    return whole_number(view.form.get("partition_count", "")) or 0
+
+
 async def _to_records(view: View) -> Answer:
     return Redirect(link("topics", view.names["topic"], "records"))
-
-
-async def _partitions(view: View) -> Answer:
-    return await _described(view)
 
 
 async def _described(view: View, **more: object) -> Rendered:
@@ -65,11 +65,7 @@ async def _delete(view: View) -> Answer:
     return Redirect(link("topics"))
 
 
-async def _settings(view: View) -> Answer:
-    return await _shown_settings(view)
-
-
-async def _shown_settings(view: View, *, refused: str = "") -> Rendered:
+async def _settings(view: View, *, refused: str = "") -> Rendered:
     topic = view.names["topic"]
     described = await view.api.get("v1", "topics", topic, "settings")
     partitions = await view.api.get("v1", "topics", topic, "partitions")
@@ -89,15 +85,13 @@ async def _alter(view: View) -> Answer:
     try:
         await view.api.call("PATCH", "v1", "topics", view.names["topic"], body={"settings": {name: value or None}})
     except ApiRefused as error:
-        return await _shown_settings(view, refused=f"{error.message} {error.hint}".strip())
+        return await _settings(view, refused=f"{error.message} {error.hint}".strip())
     return Redirect(link("topics", view.names["topic"], "settings"))
 
 
 async def _grow(view: View) -> Answer:
-    count = view.form.get("partition_count", "")
     try:
-        body = {"partition_count": int(count) if count.isdecimal() else 0}
-        await view.api.call("PATCH", "v1", "topics", view.names["topic"], body=body)
+        await view.api.call("PATCH", "v1", "topics", view.names["topic"], body={"partition_count": _partition_count(view)})
     except ApiRefused as error:
-        return await _shown_settings(view, refused=f"{error.message} {error.hint}".strip())
+        return await _settings(view, refused=f"{error.message} {error.hint}".strip())
     return Redirect(link("topics", view.names["topic"], "partitions"))

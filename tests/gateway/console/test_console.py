@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
+from gateway.console.api_client import ApiClient, ApiRefused
 from gateway.console.console import CONTENT_SECURITY_POLICY
 from gateway.console.pages.tail import RECORDS_PER_EVENT
 from gateway.settings import GatewaySettings
@@ -186,4 +189,59 @@ def test_the_tail_of_a_topic_that_is_not_there_is_refused(tmp_path: Path) -> Non
     async def scenario(broker: SmallBroker, client: Client) -> None:
         assert (await client.get("/console/topics/none/tail/events")).status == 404
 
+    serve(tmp_path, scenario)
+
+
+def test_a_form_that_cannot_be_read_is_refused_on_a_page(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for answer in (
+            await client.ask("POST", "/console/topics", data=b"name=%ff", headers=FORM),
+            await client.get("/console/topics?%ff"),
+        ):
+            assert answer.status == 400
+            assert answer.headers["content-type"].startswith("text/html")
+            assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY.decode()
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "-1", "1e3", "٣"])
+def test_what_is_no_number_is_no_number_for_any_form(number: str, tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        reader = Reader(client)
+        for query in (f"partition=0&order=offset&offset={number}", f"partition={number}", f"count={number}", f"go_on=0-{number}"):
+            status, _ = await reader.get(f"/console/topics/sales/records?{query}")
+            assert status == 200
+        assert (await reader.post("/console/topics", "/console/topics", f"name=other&partition_count={number}"))[0] == 400
+
+    serve(tmp_path, scenario)
+
+
+def test_a_value_of_a_record_that_is_not_there_is_no_empty_file(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        assert (await client.get("/console/topics/sales/records/0/0/value")).status == 404
+
+    serve(tmp_path, scenario)
+
+
+def test_a_download_that_fails_in_the_middle_ends_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+
+    async def fails_second(self: ApiClient, *path: str, **query: Any) -> Any:
+        nonlocal reads
+        reads += path[-1] == "records"
+        if reads == 2:
+            raise ApiRefused(503, {"code": "UNAVAILABLE"})
+        return await get(self, *path, **query)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
+        await client.produce("/v1/topics/sales/records", [{"value": number} for number in range(700)])
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await client.get("/console/topics/sales/download")
+
+    get = ApiClient.get
+    monkeypatch.setattr(ApiClient, "get", fails_second)
     serve(tmp_path, scenario)

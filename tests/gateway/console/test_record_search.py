@@ -57,7 +57,7 @@ class FakeApi:
 
 
 def search(api: FakeApi, wanted: str = "") -> RecordSearch:
-    return RecordSearch(api, "orders", RecordFilter(value=wanted), clock=lambda: 0.0)  # type: ignore[arg-type]
+    return RecordSearch(api, "orders", RecordFilter(value=wanted), clock=lambda: 0.0)  # type: ignore[arg-type]  # a double
 
 
 def positions(found: Found) -> list[tuple[int, int]]:
@@ -123,7 +123,7 @@ def test_a_search_begins_at_the_log_start_where_older_records_were_deleted() -> 
 def test_a_search_that_takes_too_long_says_where_to_go_on() -> None:
     times = iter(range(1_000_000))
     api = FakeApi([[(at, b"x") for at in range(10_000)]])
-    slow = RecordSearch(api, "orders", RecordFilter(value="never"), clock=lambda: float(next(times)))  # type: ignore[arg-type]
+    slow = RecordSearch(api, "orders", RecordFilter(value="never"), clock=lambda: float(next(times)))  # type: ignore[arg-type]  # a double
     found = asyncio.run(slow.onward([0], Start(newest=False), count=5))
     assert not found.records
     assert 0 < found.go_on[0] < 10_000
@@ -136,3 +136,13 @@ def test_a_search_that_has_read_much_leaves_other_partitions_out_and_says_so(mon
     found = asyncio.run(search(api).newest([0, 1], count=2))
     assert list(found.refused) == [1]
     assert not found.is_whole
+
+
+def test_the_newest_records_are_shown_however_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "SEARCH_BYTES", 3 * PAGE * 100)
+    api = FakeApi([[(at, b"x" * 75) for at in range(200)]])
+    found = asyncio.run(search(api).newest([0], count=100))
+    assert positions(found)[0] == (0, 199)
+    assert positions(found) == [(0, at) for at in range(199, 199 - len(found.records), -1)]
+    assert found.go_on == {0: 200 - len(found.records)}
+    assert len(found.records) < 100, "the bound of bytes holds"

@@ -101,3 +101,29 @@ def test_a_console_that_is_off_is_not_there(tmp_path: Path) -> None:
         assert (await broker.http.ask("GET", "/console/topics", headers=bearer(ADMIN_KEY))).status == 404
 
     serve(tmp_path, scenario)
+
+
+def test_a_topic_that_a_reader_may_describe_and_not_read_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Guarded) -> None:
+        await broker.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 3})
+        await broker.allow("ann", "describe", "topic", "orders")
+        reader = Reader(broker.http)
+        await reader.post(SIGN_IN, SIGN_IN, f"key={await broker.key('ann')}")
+        status, html = await reader.get("/console/topics/orders/records")
+        assert status == 403
+        assert "PERMISSION_DENIED" in html
+
+    serve(tmp_path, scenario, gateway=ON)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_link_of_another_site_does_not_replace_the_session(site: str, tmp_path: Path) -> None:
+    async def scenario(broker: Guarded) -> None:
+        navigation = {"sec-fetch-mode": "navigate", "sec-fetch-site": site}
+        path = "/console/topics?page=x%26y"
+        answer = await broker.http.ask("GET", path, headers=navigation, allow_redirects=False)
+        assert answer.status == 200
+        assert "set-cookie" not in answer.headers, "the browser has withheld the cookie, and would lose it"
+        assert f'content="0; url={path}"' in answer.body.decode()
+
+    serve(tmp_path, scenario, gateway=ON)

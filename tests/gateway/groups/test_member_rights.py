@@ -20,7 +20,7 @@ NAMES = frozenset({"orders", "users"})
 
 
 class View:
-    """What a broker has heard of."""
+    """Holds the keys and rights that a broker has received."""
 
     def __init__(self) -> None:
         self.version = 0

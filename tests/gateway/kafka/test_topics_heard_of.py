@@ -249,7 +249,7 @@ def test_a_topic_that_is_deleted_by_its_id_is_not_unknown_before_the_broker_has_
         async def delete_topic(name: str, *, topic_id: TopicId) -> Topic:
             return topic()
 
-        world.broker.delete_topic, world.broker.guard = delete_topic, None  # type: ignore[method-assign,misc,assignment]
+        world.broker.delete_topic, world.broker.guard = delete_topic, None  # type: ignore[method-assign,misc,assignment]  # doubles
         named = DeleteTopicState(name=None, topic_id=bytes.fromhex(topic().id))
         request = DeleteTopicsRequest(topics=[named], timeout_ms=30_000)
         [deleted] = (await KafkaTopics(world.broker).delete_topics(call(DELETE_BY_ID), request)).responses
@@ -271,7 +271,7 @@ def test_a_described_member_has_the_partitions_of_topics_that_the_broker_has_not
         async def describe(_: object) -> groups_pb2.GroupDescription:
             return groups_pb2.GroupDescription(type="consumer", members=[member])
 
-        world.broker.group_operations = SimpleNamespace(describe=describe)  # type: ignore[misc,assignment]
+        world.broker.group_operations = SimpleNamespace(describe=describe)  # type: ignore[misc,assignment]  # a double
         request = ConsumerGroupDescribeRequest(group_ids=["g"])
         [found] = (await KafkaGroupDescriptions(world.broker).describe(call(1), request)).groups
         assert found.error_code == (ErrorCode.NONE if hears else ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -85,7 +85,7 @@ class HeldMetadata:
 
 
 class Broker:
-    """What the listeners need of a broker, as gateway/broker/broker.py puts it together."""
+    """Stands for the broker of gateway/broker/broker.py: it has the parts that the listeners call."""
 
     def __init__(self, cluster: Cluster, broker_id: str) -> None:
         self.broker_id = broker_id

@@ -1,4 +1,4 @@
-"""Where a member with "latest" begins partitions that come while it runs."""
+"""Tests at which offset a member with "latest" begins a partition that was added after it had started."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def cluster_routes(routes: Routes) -> None:
 
 async def _show(view: View) -> Answer:
     cluster = await view.api.get("v1", "cluster")
-    return Rendered("cluster.html", {"cluster": cluster}, block="content" if view.is_fragment else "")
+    return Rendered("cluster.html", {"cluster": cluster})
 
 
 async def _drain(view: View) -> Answer:

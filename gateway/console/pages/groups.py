@@ -29,13 +29,13 @@ async def _list(view: View) -> Answer:
             lags[group["group"]] = await view.api.get("v1", "groups", group["group"])
         except ApiRefused as error:
             lags[group["group"]] = {"refused": error.message}
-    return Rendered("groups.html", {"page": page, "lags": lags}, block="content" if view.is_fragment else "")
+    return Rendered("groups.html", {"page": page, "lags": lags})
 
 
 async def _described(view: View, **more: Any) -> Rendered:
     group = await view.api.get("v1", "groups", view.names["group"])
     values = {"group": group, "form": view.form, "moved": None, "refused": "", "moved_for_good": False}
-    return Rendered("group.html", values | more, block="content" if view.is_fragment else "")
+    return Rendered("group.html", values | more)
 
 
 async def _seek(view: View) -> Answer:

@@ -30,7 +30,7 @@ async def _home(view: View) -> Answer:
 
 async def _list(view: View) -> Answer:
     page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"))
-    return Rendered("topics.html", {"page": page}, block="content" if view.is_fragment else "")
+    return Rendered("topics.html", {"page": page})
 
 
 async def _create(view: View) -> Answer:

@@ -37,7 +37,6 @@ document.addEventListener("DOMContentLoaded", () => {
     nameThemeButton();
   });
 });
-document.addEventListener("htmx:afterSettle", (event) => showTimes(event.target));
 
 // ── the live tail ──────────────────────────────────────────────────────────────────────────────────────────────────────
 const ROWS_MAX = 300;

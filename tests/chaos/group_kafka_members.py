@@ -147,7 +147,7 @@ class _Life:
             self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
             self._is_committing = False
-            self._refused(error.args[0])
+            self._refused(error.args[0], offsets)
 
     def end(self) -> None:
         """Leaves the group, and waits for that."""
@@ -180,16 +180,20 @@ class _Life:
     def _committed(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         self._is_committing = False
         if error is not None:
-            self._refused(error)
+            self._refused(error, offsets)
             return
         taken = tuple((each.partition, each.offset) for each in offsets if each.error is None)
         if taken:
             self._history.add(Committed(self._history.now_s, GROUP, self.member, taken))
         for each in offsets:
             if each.error is not None:
-                self._refused(each.error)
+                self._refused(each.error, [each])
 
-    def _refused(self, error: KafkaError) -> None:
+    def _refused(self, error: KafkaError, offsets: list[TopicPartition]) -> None:
+        """Commits the partitions that the member keeps again: no record may come that would lead to another commit of them."""
+        for each in offsets:
+            if each.partition in self._owned:
+                self._uncommitted.setdefault(each.partition, each.offset)
         if not _is_stale(error) and not excused(error):
             self._history.add(Unexpected(self._history.now_s, self.member, f"commit: {error}"))
 

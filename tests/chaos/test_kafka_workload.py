@@ -134,3 +134,17 @@ def test_a_member_works_on_what_it_has_polled_before_it_gives_a_partition_up(tmp
             (Unexpected, "m.0", f"commit: {BROKEN}"),
             (GaveUp, "m.0", (0,)),
         ]
+
+
+def test_a_refused_commit_of_partitions_that_a_member_keeps_is_made_again(tmp_path: Path, consumer: Consumer) -> None:
+    with History(tmp_path / "history") as history:
+        life = group_kafka_members._Life(
+            "m.0", {"bootstrap.servers": NOWHERE, "group.id": GROUP, "log_level": 0}, history, random.Random(1)
+        )
+        life._assigned(consumer, [TopicPartition(TOPIC, number) for number in range(3)])
+        life._gave_up(consumer, [TopicPartition(TOPIC, 2)])
+        life._uncommitted = {1: 9}
+        offsets = [TopicPartition(TOPIC, 0, 5), TopicPartition(TOPIC, 1, 6), TopicPartition(TOPIC, 2, 7)]
+        life._committed(KafkaError(KafkaError.REBALANCE_IN_PROGRESS), offsets)
+        assert life._uncommitted == {0: 5, 1: 9}
+        life.end()

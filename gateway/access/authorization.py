@@ -121,6 +121,11 @@ class Principal:
         self._rights: Rights | None = None
         self._version = -1
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Returns whether the API key has scopes, which take away some of the principal's rights."""
+        return self._scopes is not None
+
     def stale_error(self) -> Unavailable | None:
         """Returns the error of a broker whose view of keys and rights is too old to decide; None while it can."""
         return None if self._is_local else self._view.stale_error()

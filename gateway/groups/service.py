@@ -19,7 +19,7 @@ from gateway.groups.coordinator_lease import CoordinatorLease, SeenRegistrations
 from gateway.groups.coordinator_lookup import CoordinatorLookup
 from gateway.groups.group_topics import topics_of
 from gateway.groups.maintenance import GroupMaintenance
-from gateway.groups.member_rights import MemberRights, UnlimitedRights
+from gateway.groups.member_rights import MemberRights
 from gateway.groups.router import GroupRouter, asked_what_it_sees
 from gateway.routing.log_service import LogService
 from gateway.routing.peer_channels import PeerChannels
@@ -77,7 +77,7 @@ class GroupService:
             new_member_id=new_member_id,
             topics=topics_of(topics),
             hear_of=lambda partitions: topics.hear_of(partitions, timeout_s=LOOKUP_S),
-            rights=rights or UnlimitedRights(),
+            rights=rights,
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
         here = LocalGroupAdmin(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)

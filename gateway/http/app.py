@@ -99,7 +99,7 @@ class HttpApp:
         try:
             if self.hosts is not None:
                 self.hosts.check(scope["method"], scope["headers"])
-            if self._load_pages is not None and scope["raw_path"].startswith(CONSOLE):
+            if self._load_pages is not None and _is_of_console(scope["raw_path"]):
                 await self._show(self._load_pages, scope, receive, answer)
             elif self._guard is None:
                 await self._route(scope, receive, answer)
@@ -156,9 +156,14 @@ class HttpApp:
 
     async def _show(self, load_pages: LoadPages, scope: Scope, receive: Receive, answer: ResponseWriter) -> None:
         """Answers a request of the console. Its pages call this application again, as the reader: the guard admits these calls."""
+        pages = self._pages if self._pages is not None else await self._admin_thread.run(lambda: self._loaded(load_pages))
+        await pages(Request(scope, receive, answer.send), scope, _path_parts(scope["raw_path"])[2:])
+
+    def _loaded(self, load_pages: LoadPages) -> Pages:
+        """Loads the console once, however many requests wait: without authentication each console has a secret of its own."""
         if self._pages is None:
-            self._pages = await self._admin_thread.run(lambda: load_pages(self))
-        await self._pages(Request(scope, receive, answer.send), scope, _path_parts(scope["raw_path"])[2:])
+            self._pages = load_pages(self)
+        return self._pages
 
     def _load_admin_api(self) -> Asgi:
         """Loads FastAPI, in a thread of its own, so that other requests do not wait."""
@@ -214,6 +219,10 @@ async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: R
         except TimeoutError:
             pass
         await answer.send({"type": "http.response.body", "body": b""})
+
+
+def _is_of_console(raw_path: bytes) -> bool:
+    return raw_path == CONSOLE or raw_path.startswith(CONSOLE + b"/")
 
 
 async def _short_body(request: Request) -> bytes:

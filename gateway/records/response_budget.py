@@ -56,6 +56,11 @@ class ResponseBudget:
         return self._budget.bytes_used
 
     @property
+    def is_half_used(self) -> bool:
+        """Returns whether an answer that grows should leave the rest to others."""
+        return 2 * self._budget.bytes_used >= self._budget.bytes_max
+
+    @property
     def bytes_used_peak(self) -> int:
         return self._budget.bytes_used_peak
 

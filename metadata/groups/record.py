@@ -8,8 +8,9 @@
 A group of KIP-848 (metadata/groups/reconciliation) has no `members`, but a `consumer`, in format 2:
 
      "consumer":{"epoch":7,"assignor":"uniform","session_timeout_ms":45000,"topics":{"orders":["<topic id>",12]},
+                 "unreadable":[["orgs"]],
                  "members":[{"member_id":"…","topics":["orders"],"epoch":7,"previous_epoch":6,"state":"stable", …
-                             "pattern":"or.*","unreadable":["orgs"],"principal":["billing","<key id>"],
+                             "pattern":"or.*","unreadable_set":0,"principal":["billing","<key id>"],
                              "assigned":{"<topic id>":[0,1]},"revoking":{},"target":{"<topic id>":[0,1]}}]}
 
 `coordinator` is the session of the broker that wrote it. A new coordinator writes the group again before it answers any call,
@@ -68,7 +69,8 @@ class ConsumerMemberRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     rebalance_timeout_ms: int
     topics: list[str] = []
     pattern: str | None = None
-    unreadable: list[str] = []
+    # Index of its unreadable topics in the sets of the record; -1: none.
+    unreadable_set: int = -1
     principal: MemberPrincipal | None = None
     assignor: str = ""
     epoch: int
@@ -86,6 +88,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, kw_only=True):
     assignor: str
     session_timeout_ms: int
     topics: dict[str, GroupTopic]
+    # Topics that members may not read: each set once, since members of one principal share theirs.
+    unreadable: list[list[str]] = []
     members: list[ConsumerMemberRecord]
 
 
@@ -210,11 +214,14 @@ def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
 
 
 def _consumer_record(group: ConsumerGroup) -> ConsumerRecord:
+    sets = list(dict.fromkeys(member.unreadable for member in group.members.values() if member.unreadable))
+    indexes = {each: index for index, each in enumerate(sets)}
     return ConsumerRecord(
         epoch=group.epoch,
         assignor=group.assignor,
         session_timeout_ms=group.session_timeout_ms,
         topics=dict(group.topics),
+        unreadable=[sorted(each) for each in sets],
         members=[
             ConsumerMemberRecord(
                 member_id=member.member_id,
@@ -225,7 +232,7 @@ def _consumer_record(group: ConsumerGroup) -> ConsumerRecord:
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 topics=sorted(member.topics),
                 pattern=member.pattern,
-                unreadable=sorted(member.unreadable),
+                unreadable_set=indexes.get(member.unreadable, -1),
                 principal=member.principal,
                 assignor=member.assignor,
                 epoch=member.epoch,
@@ -241,6 +248,7 @@ def _consumer_record(group: ConsumerGroup) -> ConsumerRecord:
 
 
 def _consumer_group(record: ConsumerRecord) -> ConsumerGroup:
+    sets = [frozenset(each) for each in record.unreadable]
     members = [
         ConsumerMember(
             member_id=each.member_id,
@@ -251,7 +259,7 @@ def _consumer_group(record: ConsumerRecord) -> ConsumerGroup:
             rebalance_timeout_ms=each.rebalance_timeout_ms,
             topics=frozenset(each.topics),
             pattern=each.pattern,
-            unreadable=frozenset(each.unreadable),
+            unreadable=sets[each.unreadable_set] if 0 <= each.unreadable_set < len(sets) else frozenset(),
             principal=each.principal,
             assignor=each.assignor,
             epoch=each.epoch,

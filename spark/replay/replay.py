@@ -79,9 +79,9 @@ CHECKPOINT: Final = "_checkpoint"
 log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"PySparkException: (.+)")
-# The remedy of queries; a replay has no such option, since it would count less than it was asked for.
 # The remedy of the sink where its topic was made again after it had written to it.
 _NEW_CHECKPOINT: Final = "Begin a new checkpoint to write all rows again."
+# The remedy of queries; a replay has no such option, since it would count less than it was asked for.
 _PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\.")
 
 

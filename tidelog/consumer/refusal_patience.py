@@ -1,7 +1,7 @@
 """Decides how long a reader repeats a question that is refused for want of a right or a key.
 
-A broker that lags has not heard of a new right or key yet. The first question of a reader is not repeated: that a principal has no
-right is most often true then.
+A broker that lags has not heard of a new right or key yet. A refusal of the first question is final, because it most often means
+that the principal has no right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class RefusalPatience:
     def __init__(self) -> None:
         self._since_s: float | None = None
 
-    def lasts(self, error: object) -> bool:
+    def may_pass(self, error: object) -> bool:
         """Returns whether the error is a refusal that may pass. Notes it."""
         if not isinstance(error, REFUSALS):
             return False
@@ -28,7 +28,7 @@ class RefusalPatience:
 
     def check(self, error: TidelogError) -> None:
         """Raises the error if it is a refusal that has lasted too long."""
-        if isinstance(error, REFUSALS) and not self.lasts(error):
+        if isinstance(error, REFUSALS) and not self.may_pass(error):
             raise error
 
     def answered(self) -> None:

@@ -125,7 +125,7 @@ class TopicReader:
                 patience.check(error)
                 log.info("%s; asking again where %s begins", error, route.name)
             else:
-                if not any(map(patience.lasts, (*begin.starts.values(), *begin.ends.values()))):
+                if not any(map(patience.may_pass, (*begin.starts.values(), *begin.ends.values()))):
                     return begin
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 

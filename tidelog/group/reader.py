@@ -228,7 +228,7 @@ class GroupReader:
         try:
             counts = await partition_counts(self._connection, topics, fresh=True, from_store=not self._follow)
         except REFUSALS as error:
-            if self._counting.lasts(error):
+            if self._counting.may_pass(error):
                 raise Unavailable(error.message, hint=error.hint) from error
             raise
         self._counting.answered()

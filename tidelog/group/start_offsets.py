@@ -104,7 +104,7 @@ class StartOffsets:
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
         for partition, found in committed.items():
             # The fetcher reads no more of a partition that ends with an error, and these errors pass.
-            if isinstance(found, TidelogError) and (found.retryable or isinstance(found, UnknownTopic) or patience.lasts(found)):
+            if isinstance(found, TidelogError) and (found.retryable or isinstance(found, UnknownTopic) or patience.may_pass(found)):
                 raise Unavailable(f"what the group has committed of {shown(partition)} is not known: {found.message}") from found
             if isinstance(found, Offset) and found.topic_id not in ("", routes[partition[0]].topic_id):
                 raise Unavailable(f"topic {partition[0]} was made again a moment ago")
@@ -112,7 +112,7 @@ class StartOffsets:
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
         ranges = await self._ranges(routes, asked if self._rules.policy is not StartPolicy.ERROR or not self._follow else [])
         for partition, refused in (*epoch_ends.items(), *ranges.items()):
-            if patience.lasts(refused):
+            if patience.may_pass(refused):
                 raise Unavailable(f"the ends of {shown(partition)} are not known: {refused}")
         for (topic, _), ends in ranges.items():
             if isinstance(ends, UnknownTopic):  # the route came from a broker that lags: the topic is gone, or was made again

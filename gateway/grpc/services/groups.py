@@ -149,14 +149,14 @@ class GroupsService:
         async def here() -> groups_pb2.OffsetCommitResponse:
             return groups_pb2.OffsetCommitResponse(errors=await map_yielding(wire.status, await self._commit(asked)))
 
+        if not request.member_id and is_forwarded(context):  # its topics were checked at the other broker
+            for topic in dict.fromkeys(each.topic for each in asked.offsets):
+                note_resource("topic", topic)
         answer = groups_pb2.OffsetCommitResponse()
         if asked.offsets:
             answer = await self._answered(context, "OffsetCommit", asked, groups_pb2.OffsetCommitResponse, here)
         if not request.member_id:
             note_parts(wire.errors_of(answer.errors, len(asked.offsets)))
-            if is_forwarded(context):  # its topics were checked at the other broker
-                for topic in dict.fromkeys(each.topic for each in asked.offsets):
-                    note_resource("topic", topic)
         if not refused:
             return answer
         coordinator_errors = iter(wire.errors_of(answer.errors, len(asked.offsets)))

@@ -6,8 +6,9 @@
 AlterConfigs resets every config that it does not name to its default, as in Kafka. IncrementalAlterConfigs changes only the configs
 that it names.
 
-An answer of DescribeConfigs may describe thousands of topics. It reserves memory of the same budget as answers to Fetch. Each
-resource is encoded in a turn of the event loop of its own.
+An answer of DescribeConfigs may describe thousands of topics. It takes memory of the same budget as answers to Fetch, as it grows,
+and leaves half of the budget to others: further topics are answered with THROTTLING_QUOTA_EXCEEDED. Each resource is encoded in a
+turn of the event loop of its own.
 
 Invariant: an error of one resource stands in its place, and refuses no other.
 """
@@ -49,7 +50,7 @@ from gateway.kafka.protocol.admin_messages import (
     ListConfigResourcesResult,
     encode_describe_configs_result,
 )
-from gateway.records.response_budget import ResponseBudget
+from gateway.records.response_budget import BYTES_LEAST, ResponseBudget
 from gateway.topics.describe import fresh_topic
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import InvalidArgument, Throttled, TidelogError
@@ -117,14 +118,16 @@ class KafkaConfigs:
         reservation = self._room.reserve()
         call.release = lambda: reservation.keep(0)
         full: Throttled | None = None
-        if len(resources) > UNRESERVED_MAX:
-            bytes_expected = self._bytes_expected(call, request, resources)
+        bytes_encoded = 0
+        is_long = len(resources) > UNRESERVED_MAX
+        if is_long:
             try:
-                await reservation.ask(bytes_expected, bytes_least=bytes_expected, timeout_s=0)
+                await reservation.ask(BYTES_LEAST, timeout_s=0)
             except Throttled as error:
                 full = error
 
         async def describe(resource: DescribeConfigsResource) -> bytes:
+            nonlocal bytes_encoded, full
             answer = DescribeConfigsResult(
                 error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
             )
@@ -135,21 +138,20 @@ class KafkaConfigs:
             else:
                 names = frozenset(resource.configuration_keys or ())
                 answer.configs = [_described(entry, request) for entry in entries if not names or entry.name in names]
-            return encode_describe_configs_result(answer, call.version)
+            encoded = encode_describe_configs_result(answer, call.version)
+            bytes_encoded += len(encoded)
+            if bytes_encoded > reservation.bytes_held:
+                reservation.keep(bytes_encoded)
+            if is_long and full is None and self._room.is_half_used:
+                full = Throttled(
+                    "answers that clients have not received take half of the memory for them",
+                    hint="Ask for fewer topics at once.",
+                )
+            return encoded
 
         results = await map_bounded(describe, resources, at_once=DESCRIBED_MAX)
-        reservation.keep(sum(map(len, results)))
+        reservation.keep(bytes_encoded)
         return DescribeConfigsResponse(results=results)
-
-    def _bytes_expected(
-        self, call: KafkaCall, request: DescribeConfigsRequest, resources: Sequence[DescribeConfigsResource]
-    ) -> int:
-        """Returns the size of an answer in which each topic has the defaults. All topics have the same configs."""
-        entries = topic_configs({}, message_bytes_max=self._broker.settings.message_bytes_max)
-        usual = DescribeConfigsResult(error_message=None, configs=[_described(entry, request) for entry in entries])
-        bytes_of_all = len(encode_describe_configs_result(usual, call.version))
-        configs = sum(len(each.configuration_keys or entries) for each in resources)
-        return bytes_of_all * configs // len(entries) + sum(len(each.resource_name) for each in resources)
 
     async def _entries_or_error(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry] | TidelogError:
         try:

@@ -125,12 +125,12 @@ def refreshed(
                 by_rights[rights] = readable(member.principal, by_pattern[pattern])
             matched = by_rights[rights]
             if matched is None:
-                matched = (by_pattern[pattern] & group.topics.keys()) - member.unreadable
+                matched = by_pattern[pattern].intersection(group.topics) - member.unreadable
             wanted |= matched
         subscriptions[member.member_id] = wanted
     seen = {name: topics[name] for name in sorted(frozenset().union(*subscriptions.values()) & names)}
     unreadable = {
-        at: (by_pattern[member.pattern] & seen.keys()) - subscriptions[at] if member.pattern is not None else frozenset[str]()
+        at: by_pattern[member.pattern].intersection(seen) - subscriptions[at] if member.pattern is not None else frozenset[str]()
         for at, member in group.members.items()
     }
     if not must and seen == group.topics and all(unreadable[at] == each.unreadable for at, each in group.members.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -244,4 +245,24 @@ def test_a_download_that_fails_in_the_middle_ends_the_connection(tmp_path: Path,
 
     get = ApiClient.get
     monkeypatch.setattr(ApiClient, "get", fails_second)
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", ["/consolefoo", "/console-x/y", "/consoles/topics"])
+def test_a_path_that_only_begins_like_the_console_is_none_of_it(path: str, tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = await client.get(path)
+        assert (answer.status, answer.headers["content-type"]) == (404, "application/problem+json")
+
+    serve(tmp_path, scenario)
+
+
+def test_first_requests_at_the_same_time_get_one_console(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        readers = [Reader(client) for _ in range(5)]
+        await asyncio.gather(*(reader.get("/console/topics") for reader in readers))
+        for number, reader in enumerate(readers):
+            made = await reader.post("/console/topics", "/console/topics", f"name=sales-{number}&partition_count=1")
+            assert made[0] == 303, "its session is known"
+
     serve(tmp_path, scenario)

@@ -19,9 +19,11 @@ from metadata.groups.model import (
     Protocol,
 )
 from metadata.groups.offsets import CommittedOffset, decode_offset, encode_offset, why_not
+from metadata.groups.reconciliation.group import ReconciledGroup
+from metadata.groups.reconciliation.model import ConsumerGroup, ConsumerMember, GroupTopic
 from metadata.groups.record import check_group_size, decode_group, encode_group, encode_handover
 from metadata.groups.settings import GroupSettings
-from metadata.model import Revision, SessionId
+from metadata.model import Revision, SessionId, TopicId
 from metadata.store.interface import KeyValue
 from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS, Played, request, stable
 
@@ -234,3 +236,22 @@ def test_what_is_no_committed_offset_is_corrupt(value: bytes) -> None:
 def test_which_offsets_may_be_committed(committed: CommittedOffset, refused: type[TidelogError] | None) -> None:
     why = why_not(committed, GroupSettings())
     assert (type(why) if why is not None else None) is refused
+
+
+def test_members_that_may_not_read_the_same_topics_share_a_set_in_the_record() -> None:
+    topics = {f"orders-{number:030}": GroupTopic(TopicId(f"{number:032x}"), 1) for number in range(500)}
+    barred = frozenset(topics)
+
+    def group(count: int, unreadable: frozenset[str]) -> ReconciledGroup:
+        members = [
+            ConsumerMember(member_id=MemberId(f"m{number}"), rebalance_timeout_ms=1, pattern="orders.*", unreadable=unreadable)
+            for number in range(count)
+        ]
+        consumer = ConsumerGroup(topics=topics, members={each.member_id: each for each in members})
+        return ReconciledGroup(consumer=consumer)
+
+    stored = encode_group(group(30, barred), SessionId(1))
+    assert len(stored) < len(encode_group(group(30, frozenset()), SessionId(1))) + 60 * len(topics)
+    read = decode_group(kept(stored), now_ms=0)
+    assert isinstance(read, ReconciledGroup)
+    assert {each.unreadable for each in read.consumer.members.values()} == {barred}

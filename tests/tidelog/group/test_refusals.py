@@ -188,11 +188,11 @@ def test_partition_counts_for_an_assignment_may_be_asked_for_again_while_a_refus
 def test_an_answer_ends_a_refusal() -> None:
     async def main() -> None:
         patience = RefusalPatience()
-        assert patience.lasts(DENIED)
-        assert not patience.lasts(Unavailable("away"))
+        assert patience.may_pass(DENIED)
+        assert not patience.may_pass(Unavailable("away"))
         await asyncio.sleep(DENIED_S + 1)
-        assert not patience.lasts(DENIED)
+        assert not patience.may_pass(DENIED)
         patience.answered()
-        assert patience.lasts(DENIED)
+        assert patience.may_pass(DENIED)
 
     run(main(), seed=1)

@@ -92,11 +92,23 @@ def test_an_answer_holds_its_memory_until_the_client_has_received_it() -> None:
     run(main())
 
 
-def test_what_is_reserved_for_single_configs_is_their_share() -> None:
+def test_a_description_of_very_many_topics_leaves_half_of_the_memory_to_readers() -> None:
+    async def main() -> None:
+        budget = ResponseBudget(GatewaySettings(message_bytes_max=1 << 18, answer_bytes_max=1 << 20), InterruptibleWaits())
+        codes = [each.error_code for each in decoded(await describe(budget, call(), [f"topic-{n}" for n in range(2 * COUNT)]), 4)]
+        assert set(codes) == {0, THROTTLED}
+        assert budget.bytes_used < 0.7 * (1 << 20)
+        fetch = budget.reserve()
+        assert fetch.ask_now(1 << 16), "a reader beside it does not wait"
+
+    run(main())
+
+
+def test_topics_that_do_not_exist_take_no_memory_for_their_configs() -> None:
     async def main() -> None:
         budget = room()
-        await describe(budget, call(), [f"topic-{number}" for number in range(COUNT)], keys=["retention.ms"])
-        assert budget.bytes_used_peak < 3 * budget.bytes_used
+        await describe(budget, call(), [f"missing-{number}" for number in range(5_000)])
+        assert budget.bytes_used_peak < 1 << 20
 
     run(main())
 

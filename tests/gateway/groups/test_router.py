@@ -248,7 +248,7 @@ def test_a_coordinator_that_is_drained_gives_its_groups_up_and_the_next_one_goes
             await until(lambda broker=broker: broker.groups.coordinator(group.name).broker_id != group.at.broker_id)  # type: ignore[misc]
         for broker in group.brokers:
             for member in members:
-                await group.through(broker).heartbeat(member, 1)
+                await answered_by_the_next(lambda broker=broker, member=member: group.through(broker).heartbeat(member, 1))  # type: ignore[misc]
             assert [each.offset for each in (await group.through(broker).offsets()).offsets] == [7]
         now = next(broker for broker in (here, there) if len(broker.coordinated_groups))
         assert (await now.coordinated_groups.describe(group.name)).members.keys() == members.keys()
@@ -257,7 +257,7 @@ def test_a_coordinator_that_is_drained_gives_its_groups_up_and_the_next_one_goes
             await until(lambda broker=broker: broker.groups.coordinator(group.name).broker_id == group.at.broker_id)  # type: ignore[misc]
         await until(lambda: len(now.coordinated_groups) == 0)
         for member in members:
-            await group.through(now).heartbeat(member, 1)
+            await answered_by_the_next(lambda member=member: group.through(now).heartbeat(member, 1))  # type: ignore[misc]
 
     with_group(tmp_path, scenario)
 

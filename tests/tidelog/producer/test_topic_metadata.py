@@ -332,7 +332,7 @@ def test_many_who_open_a_topic_at_once_share_one_question_and_its_failure(monkey
                 return await ask(topic, at, from_store=from_store)
 
             monkeypatch.setattr(log._connection, "_ask_for_route", count)
-            impatient(log, retry_pause_ms=120_000)  # longer than a call may take: what fails is not asked again
+            impatient(log, retry_pause_ms=120_000, request_timeout_ms=5_000)  # a pause longer than the call
             broker.before_call = stop
             broker.create_topic("others", 1)
             outcomes = await asyncio.gather(*(outcome_of(log.produce("others", n)) for n in range(100)))

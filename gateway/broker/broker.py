@@ -142,7 +142,7 @@ class Broker:
         self.topics = TopicRegistry(
             metadata, layout, max_message_bytes=settings.gateway.message_bytes_max, may_suggest=may_suggest_topic
         )
-        self.producer_ids = ProducerIds(lambda: self.session)
+        self.producer_ids = ProducerIds(lambda: self.session, secrets.token_bytes)
         self.stopping = asyncio.Event()
         self._leadership = SessionManager(
             bucket,

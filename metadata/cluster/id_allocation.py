@@ -8,6 +8,10 @@ A producer id must not depend on a counter of the metadata: these may exist twic
 with the id of a first one would have its records taken for repeats, which are acknowledged and not written. A session is claimed
 on the bucket, once over all copies of the metadata (segments/wal/session.py).
 
+The bucket, too, may be set back: to a copy, or to a replica that lags. A session number that only the lost bucket knew is then
+claimed again. A restore leaves a space of numbers ahead (tidelog/bucket/restore_plan.py), and the count of each session begins at a
+random number, so the same session number gives other ids. Two sessions that give n ids each share one with a chance of n / 2^31.
+
 Invariant: no number is taken twice, over restarts, lost answers, concurrent brokers and copies of the metadata. Some are never
 used.
 """
@@ -28,15 +32,20 @@ DERIVED_IDS: Final = 1 << 61
 IDEMPOTENCY_KEY_IDS: Final = 1 << 62
 # Producer ids of one session.
 IDS_PER_SESSION: Final = 1 << 32
+# Session numbers end here, because the ids of later ones would be among those that producers derive.
+SESSIONS_END: Final = DERIVED_IDS // IDS_PER_SESSION
+_DRAWN_BYTES: Final = 8
 
 
 class ProducerIds:
     """Hands out producer ids of the present session, or of the last one between two sessions. It asks no store."""
 
-    def __init__(self, session: Callable[[], int | None]) -> None:
-        """`session` returns the present session of this broker; None without one."""
+    def __init__(self, session: Callable[[], int | None], random_bytes: Callable[[int], bytes]) -> None:
+        """`session` returns the present session of this broker; None without one. `random_bytes` draws where its ids begin."""
         self._present_session = session
+        self._random_bytes = random_bytes
         self._session: int | None = None
+        self._first = 0
         self._count = 0
 
     def next(self) -> ProducerId:
@@ -44,14 +53,15 @@ class ProducerIds:
         up."""
         session = self._present_session()
         if session is not None and session != self._session:
-            self._session, self._count = session, 0
+            first = int.from_bytes(self._random_bytes(_DRAWN_BYTES)) % IDS_PER_SESSION
+            self._session, self._first, self._count = session, first, 0
         if self._session is None:
             raise Unavailable("this broker has no session yet, and so no producer ids", hint="Retry with back-off.")
-        producer_id = self._session * IDS_PER_SESSION + self._count
-        if self._count == IDS_PER_SESSION or producer_id >= DERIVED_IDS:
+        if self._count == IDS_PER_SESSION or self._session >= SESSIONS_END:
             raise Rejected(f"the producer ids of session {self._session} are used up", hint="Start the broker again.")
+        number = (self._first + self._count) % IDS_PER_SESSION  # the last number is followed by the first
         self._count += 1
-        return ProducerId(producer_id)
+        return ProducerId(self._session * IDS_PER_SESSION + number)
 
 
 # Each lost attempt was won by another broker, so only many brokers that start at once come near.

@@ -124,7 +124,7 @@ class Served:
     ) -> None:
         self._view = view
         self._session_log = session_log
-        self.producer_ids = ProducerIds(session)
+        self.producer_ids = ProducerIds(session, random.Random(broker_id).randbytes)
         self.broker_id = broker_id
         self.guard = guard
         self.topics = topics

@@ -2,7 +2,7 @@
 
     footers ──▶ which session wrote which partition at which epoch ─┐
     manifests ▶ compacted offsets, with epochs and producers ───────┤
-    claims ───▶ the first free session number ──────────────────────┤
+    claims ───▶ a session number above all that were ever used ─────┤
     mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
     snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
 
@@ -25,6 +25,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from metadata.backup.snapshot import Snapshot
+from metadata.cluster.id_allocation import SESSIONS_END
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
 from metadata.cluster.node_ids import NODE_IDS_END, parse_node_id
 from metadata.errors import Corrupt
@@ -40,6 +41,10 @@ from segments.wal.segment_file import SegmentFooter
 # lasts twelve days; and a partition can be restored two thousand times before 31 bits are used up.
 EPOCHS_AHEAD: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
+# Added to the first session number that is free on the bucket. A copy of the bucket, or a replica that lags, lacks the sessions
+# that began last. Were their numbers claimed again, objects of both sessions could meet under one key, and producers under one id.
+# With a session every minute this range lasts 45 days; and 29 bits have room for 8,000 restores.
+SESSIONS_AHEAD: Final = 1 << 16
 # Added to the highest known node id, since brokers may have first started after the snapshot. There are 2^30, to be kept small.
 NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
@@ -188,11 +193,11 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     _report_unknown(found, contents, registered, plan.findings)
     plan.puts += contents.others
     plan.copied = len(contents.others)
-    claimed = found.sessions[-1] + 1 if found.sessions else 1
-    plan.next_session = max(claimed, contents.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
+    free = max(found.sessions[-1] + 1 if found.sessions else 1, contents.numbers.get(layout.next_session, 1))
+    plan.next_session = max(_ahead(free, by=SESSIONS_AHEAD, end=SESSIONS_END), held.get(layout.next_session, 1))
     for key, number in (
         (layout.next_session, plan.next_session),
-        (layout.next_kafka_node_id, min(contents.next_node_id + NODE_IDS_AHEAD, (contents.next_node_id + NODE_IDS_END) // 2)),
+        (layout.next_kafka_node_id, _ahead(contents.next_node_id, by=NODE_IDS_AHEAD, end=NODE_IDS_END)),
         (layout.partition_count, plan.partitions),
         (layout.first_leader_epoch, _first_leader_epoch(found, contents, layout)),
         (layout.restoration, found.restoration),
@@ -206,7 +211,12 @@ def _first_leader_epoch(found: Evidence, contents: _SnapshotContents, layout: Ke
     """Returns an epoch above those of all deleted topics, including topics deleted since the snapshot."""
     written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
     used = max(contents.numbers.get(layout.first_leader_epoch, 0), *contents.epochs.values(), *written, 0)
-    return used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2)
+    return _ahead(used, by=EPOCHS_AHEAD, end=EPOCH_MAX)
+
+
+def _ahead(used: int, *, by: int, end: int) -> int:
+    """Returns a number `by` above `used`, or half of what is left below `end`, so that numbers never run out."""
+    return used + max(0, min(by, (end - used) // 2))
 
 
 def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
@@ -405,6 +415,6 @@ def _state(
             findings.append(RestoreFinding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))
         end = stretch.end
         spans.append(SessionSpan(epoch, session))
-    ahead = LeaderEpoch(used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2))
+    ahead = LeaderEpoch(_ahead(used, by=EPOCHS_AHEAD, end=EPOCH_MAX))
     leaderless = SessionSpan(ahead, last_session, SegmentSeq(0))
     return PartitionState(leader_session=last_session, leader_epoch=ahead, sessions=(*spans, leaderless))

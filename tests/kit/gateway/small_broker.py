@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -126,7 +127,7 @@ class SmallBroker:
         self.metadata_age_ms = 0
         self.topics = TopicRegistry(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
-        self.producer_ids = ProducerIds(lambda: self.session)
+        self.producer_ids = ProducerIds(lambda: self.session, secrets.token_bytes)
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
         self.local_log = LocalLog(lambda: self.log)

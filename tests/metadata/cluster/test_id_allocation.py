@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metadata.cluster import id_allocation
 from metadata.cluster.id_allocation import (
@@ -15,6 +18,7 @@ from metadata.cluster.id_allocation import (
     DERIVED_IDS,
     IDS_PER_SESSION,
     NUMBER_MAX,
+    SESSIONS_END,
     ProducerIds,
     next_session,
     take_numbers,
@@ -127,17 +131,39 @@ def test_numbers_end_where_they_end(tmp_path: Path) -> None:
 # Producer ids
 
 
+def beginning_at(*firsts: int) -> Callable[[int], bytes]:
+    """Returns a source of randomness by which the ids of the sessions begin at these counts, one after the other."""
+    drawn = iter(firsts)
+    return lambda size: next(drawn).to_bytes(size)
+
+
 def test_a_session_counts_its_producer_ids_and_the_next_one_begins_elsewhere() -> None:
     session = 7
-    ids = ProducerIds(lambda: session)
+    ids = ProducerIds(lambda: session, beginning_at(1000, 50))
     first = [ids.next() for _ in range(3)]
     session = 9
-    assert [*first, ids.next()] == [7 * IDS_PER_SESSION + count for count in range(3)] + [9 * IDS_PER_SESSION]
+    assert [*first, ids.next()] == [7 * IDS_PER_SESSION + 1000 + count for count in range(3)] + [9 * IDS_PER_SESSION + 50]
+
+
+def test_a_session_number_that_is_used_again_gives_other_producer_ids() -> None:
+    """The bucket was set back to a copy that lacks the session, and the producers of both sessions write to the same partition."""
+    chance = random.Random(1)
+    lost, again = ProducerIds(lambda: 7, chance.randbytes), ProducerIds(lambda: 7, chance.randbytes)
+    handed_out = [ids.next() for _ in range(10_000) for ids in (lost, again)]
+    assert len(set(handed_out)) == len(handed_out)
+
+
+@given(session=st.integers(1, SESSIONS_END - 1), drawn=st.binary(min_size=8, max_size=8))
+def test_every_producer_id_is_of_its_session_and_fits_into_an_int64_of_kafka(session: int, drawn: bytes) -> None:
+    ids = ProducerIds(lambda: session, lambda size: drawn[:size])
+    for given_id in (ids.next(), ids.next()):
+        assert given_id // IDS_PER_SESSION == session
+        assert 0 <= given_id < DERIVED_IDS < 2**63
 
 
 def test_between_two_sessions_producer_ids_are_of_the_last_one_and_before_the_first_there_are_none() -> None:
     session: int | None = None
-    ids = ProducerIds(lambda: session)
+    ids = ProducerIds(lambda: session, beginning_at(1000))
     with pytest.raises(Unavailable, match="no session yet"):
         ids.next()
     session = 7
@@ -149,12 +175,12 @@ def test_between_two_sessions_producer_ids_are_of_the_last_one_and_before_the_fi
 def test_producer_ids_stay_within_their_session_and_below_those_that_producers_derive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ids = ProducerIds(lambda: DERIVED_IDS // IDS_PER_SESSION)
+    ids = ProducerIds(lambda: SESSIONS_END, beginning_at(0))
     with pytest.raises(Rejected, match="used up"):
         ids.next()
-    monkeypatch.setattr(id_allocation, "IDS_PER_SESSION", 2)
-    ids = ProducerIds(lambda: 3)
-    assert [ids.next(), ids.next()] == [6, 7]
+    monkeypatch.setattr(id_allocation, "IDS_PER_SESSION", 3)
+    ids = ProducerIds(lambda: 3, beginning_at(1))
+    assert [ids.next(), ids.next(), ids.next()] == [10, 11, 9]
     with pytest.raises(Rejected, match="used up"):
         ids.next()
 

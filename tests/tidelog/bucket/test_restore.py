@@ -330,9 +330,9 @@ def test_numbers_that_a_broker_has_taken_from_the_new_metadata_are_taken_into_ac
     async def main() -> None:
         bucket = await small_bucket(tmp_path / "lost")
         async with sqlite(tmp_path / "empty") as empty:
-            await empty.transact([], [Put(LAYOUT.next_session, b"5000")])
+            await empty.transact([], [Put(LAYOUT.next_session, b"5000000")])
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
-            assert restored.plan.next_session == 5000
+            assert restored.plan.next_session == 5_000_000
 
     asyncio.run(main())
 

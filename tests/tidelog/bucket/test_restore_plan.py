@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
+from metadata.cluster.id_allocation import SESSIONS_END
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
 from metadata.cluster.node_ids import NODE_IDS_END
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
@@ -23,6 +24,7 @@ from tidelog.bucket.restore_plan import (
     EPOCH_MAX,
     EPOCHS_AHEAD,
     NODE_IDS_AHEAD,
+    SESSIONS_AHEAD,
     Evidence,
     FooterTally,
     MirroredTopic,
@@ -240,10 +242,23 @@ def test_a_restored_registration_is_one_that_brokers_read() -> None:
 # ── numbers ──
 
 
-def test_sessions_begin_above_every_claim_and_above_the_snapshots_counter() -> None:
-    assert planned(found(sessions=[3, 17])).next_session == 18
-    assert planned(found(sessions=[3], of=snapshot(("next_session", b"40", 1)))).next_session == 40
-    assert planned(found()).next_session == 1
+def test_sessions_begin_far_above_every_claim_and_above_the_snapshots_counter() -> None:
+    """A replica that lags lacks the newest sessions, and their numbers must not be claimed again."""
+    assert planned(found(sessions=[3, 17])).next_session == 18 + SESSIONS_AHEAD
+    assert planned(found(sessions=[3], of=snapshot(("next_session", b"40", 1)))).next_session == 40 + SESSIONS_AHEAD
+    assert planned(found()).next_session == 1 + SESSIONS_AHEAD
+
+
+def test_a_restore_that_goes_on_after_an_interruption_leaves_no_second_space_of_sessions() -> None:
+    evidence = found(sessions=[3])
+    begun = {LAYOUT.next_session: planned(evidence).next_session}
+    assert plan_restore(evidence, LAYOUT, begun).next_session == begun[LAYOUT.next_session]
+    assert plan_restore(evidence, LAYOUT, {LAYOUT.next_session: 10**6}).next_session == 10**6
+
+
+def test_session_numbers_never_run_out() -> None:
+    next_session = planned(found(sessions=[SESSIONS_END - 10])).next_session
+    assert SESSIONS_END - 10 < next_session < SESSIONS_END
 
 
 def test_brokers_keep_their_node_ids_and_new_ones_begin_far_above_those_of_the_snapshot() -> None:
@@ -305,7 +320,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     evidence.restoration = 7
     plan = planned(evidence)
     assert {put.key.removeprefix(LAYOUT.root): put.value for put in plan.puts} == others | {
-        "next_session": b"1",
+        "next_session": str(1 + SESSIONS_AHEAD).encode(),
         "next_kafka_node_id": str(1 + NODE_IDS_AHEAD).encode(),
         "partition_count": b"0",
         "first_leader_epoch": str(EPOCHS_AHEAD).encode(),

@@ -14,6 +14,8 @@
     session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
     A, gave 7   A, 7 is     refuses: the metadata exist twice, and the broker of the other copy has written in session 7
     to b1       another's
+    A, skipped  A, written  refuses: the bucket was not complete when the metadata were restored, and records that the restore did
+    session 7   in 7        not see have arrived since
     restoring   any         refuses, until the restore is complete
 
 A start is refused before anything is written, including the start-up proof (`before_writing`).
@@ -33,14 +35,14 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.controller.metadata_snapshots import current_position, list_snapshots
-from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration
+from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration, read_skipped_sessions
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout, parse_number
 from segments.bucket.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
-from segments.bucket.layout import WAL
+from segments.bucket.layout import WAL, session_prefix
 from segments.bucket.markers import check_not_superseded
 from segments.object_store.interface import ObjectStore
 from segments.wal.session import first_with_segments, read_claim
@@ -141,7 +143,8 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
 
 
 async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> None:
-    """Raises Rejected if a session has written whose number the metadata have yet to give out, or gave to another broker.
+    """Raises Rejected if a session has written whose number the metadata have yet to give out, gave to another broker, or skipped
+    when they were restored.
 
     Raises Unavailable.
     """
@@ -154,6 +157,23 @@ async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, la
         if await first_with_segments(bucket, from_session=session) == session:
             await check_not_superseded(bucket, await read_restoration(metadata, layout))
             raise set_back(bucket.url, session)
+    skipped = await read_skipped_sessions(metadata, layout)
+    if skipped.end:
+        written = await first_with_segments(bucket, from_session=skipped.first)
+        if written is not None and written in skipped:
+            await check_not_superseded(bucket, await read_restoration(metadata, layout))
+            raise _came_late(bucket.url, written)
+
+
+def _came_late(url: str, session: SessionId) -> Rejected:
+    return Rejected(
+        f"session {session} has written to {url}, and was not there when the metadata were restored: the bucket was a copy that "
+        "was not complete, or a replica, and objects of the original have arrived since",
+        hint="End the replication into this bucket. If clients have written nothing since the restore, restore again: "
+        f"{_RESTORE} Else move the objects below {session_prefix(session)} out of the bucket, and those of other sessions that "
+        "this message names then. The restored log does not have their records.",
+        session=session,
+    )
 
 
 async def next_number(metadata: MetadataStore, layout: KeyLayout) -> SessionId:

@@ -24,6 +24,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from metadata.backup.restore_state import SkippedSessions, encode_skipped
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import SESSIONS_END
 from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
@@ -204,6 +205,8 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         (layout.revision_base, max(found.revision_max, contents.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
+    skipped = SkippedSessions(SessionId(free), SessionId(plan.next_session))
+    plan.puts.append(Put(layout.skipped_sessions, encode_skipped(skipped)))
     return plan
 
 
@@ -265,7 +268,14 @@ class _SnapshotContents:
         if snapshot is None:
             return contents
         contents.revision = snapshot.header.revision
-        not_copied = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller, layout.appointments}
+        not_copied = {
+            layout.cluster_id,
+            layout.restoration,
+            layout.restoring,
+            layout.skipped_sessions,
+            layout.controller,
+            layout.appointments,
+        }
         counters = {
             layout.next_session,
             layout.next_kafka_node_id,

@@ -17,6 +17,7 @@ from gateway.controller.metadata_snapshots import take_snapshot
 from gateway.net.ports import reserve_ports
 from gateway.process.broker_process import run_broker
 from gateway.settings import BrokerSettings
+from metadata.backup.restore_state import SkippedSessions, encode_skipped
 from metadata.cluster.id_allocation import next_session
 from metadata.controller.appointments import Progress, encode_progress
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
@@ -202,6 +203,26 @@ def test_metadata_that_have_not_given_out_a_session_that_wrote_are_refused_whate
         assert "tidelog cluster restore" in refused.value.hint
         await next_session(metadata, LAYOUT)
         assert await identify(bucket, metadata) == "ours"
+
+    with_parts(tmp_path, test)
+
+
+def test_a_session_that_arrives_on_the_bucket_after_a_restore_has_skipped_its_number_is_refused(tmp_path: Path) -> None:
+    """The restore was of a replica that lagged, and its replication went on."""
+
+    async def test(bucket: MemoryObjectStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        skipped = SkippedSessions(SessionId(4), SessionId(100))
+        await metadata.transact([], [Put(LAYOUT.next_session, b"102"), Put(LAYOUT.skipped_sessions, encode_skipped(skipped))])
+        for session in (3, 100, 101):
+            await bucket.create(*segment_in(session))
+        await bucket.create(segment_key(SessionId(6), SegmentSeq(0)), [bytes(SEAL_BYTES)])
+        await bucket.create(claim_key(SessionId(7)), [b"{}"])
+        assert await identify(bucket, metadata) == "ours", "no skipped session has written"
+        await bucket.create(*segment_in(7))
+        with pytest.raises(Rejected, match="session 7 has written to memory://, and was not there when") as refused:
+            await identify(bucket, metadata)
+        assert "wal/0000000000000007/" in refused.value.hint
 
     with_parts(tmp_path, test)
 

@@ -24,6 +24,7 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.first_leader_epoch == "/tidelog/first_leader_epoch"
     assert layout.revision_base == "/tidelog/revision_base"
     assert layout.restoration == "/tidelog/restoration"
+    assert layout.skipped_sessions == "/tidelog/skipped_sessions"
     assert layout.restoring == "/tidelog/restoring"
     assert layout.restoring.startswith(layout.root)
     assert layout.scratch("0a") == "/tidelog/scratch/0a"

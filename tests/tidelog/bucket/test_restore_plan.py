@@ -249,6 +249,12 @@ def test_sessions_begin_far_above_every_claim_and_above_the_snapshots_counter() 
     assert planned(found()).next_session == 1 + SESSIONS_AHEAD
 
 
+def test_the_session_numbers_that_were_skipped_are_noted() -> None:
+    assert value(planned(found(sessions=[3, 17])), LAYOUT.skipped_sessions) == b"18-%d" % (18 + SESSIONS_AHEAD)
+    after_one = snapshot(("next_session", b"40", 1), ("skipped_sessions", b"5-30", 1))
+    assert value(planned(found(sessions=[3], of=after_one)), LAYOUT.skipped_sessions) == b"40-%d" % (40 + SESSIONS_AHEAD)
+
+
 def test_a_restore_that_goes_on_after_an_interruption_leaves_no_second_space_of_sessions() -> None:
     evidence = found(sessions=[3])
     begun = {LAYOUT.next_session: planned(evidence).next_session}
@@ -311,6 +317,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
         ("cluster_id", b"x", 1),
         ("restoration", b"6", 1),
         ("restoring", b"y", 1),
+        ("skipped_sessions", b"5-90", 1),
         ("controller", b"z", 1),
         ("beginning/0000000000000007", b"z", 1),
         ("brokers/b1", b"w", 1),
@@ -326,6 +333,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
         "first_leader_epoch": str(EPOCHS_AHEAD).encode(),
         "revision_base": b"0",
         "restoration": b"7",
+        "skipped_sessions": b"1-%d" % (1 + SESSIONS_AHEAD),
     }
     assert plan.copied == len(others)
 

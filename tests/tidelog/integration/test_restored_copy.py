@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tidelog
+from metadata.errors import Unavailable
 from tests.kit.forked_tidelog import ForkedBroker, run_tidelog
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,44 @@ def write(broker: ForkedBroker, producer_id: int, value: str) -> int:
     answer = post(broker, f"/v1/topics/{TOPIC}/records?{query}", {"records": [{"value": value}]})
     offset: int = answer["results"][0]["offset"]
     return offset
+
+
+def test_records_that_arrive_on_a_replica_after_the_restore_end_its_brokers(tmp_path: Path) -> None:
+    """Replication went on after the restore, and brought a session that the restored log does not have."""
+    bucket, replica = tmp_path / "bucket", tmp_path / "replica"
+    bucket.mkdir()
+    with (
+        ForkedBroker(tmp_path / "lost", flags=["--bucket", bucket.as_uri()]) as lost,
+        ForkedBroker(tmp_path / "again", flags=["--bucket", replica.as_uri()]) as again,
+    ):
+        lost.start()
+        with tidelog.connect_sync(lost.http_url) as log:
+            log.topics.create(TOPIC, partitions=1)
+            log.produce(TOPIC, "replicated in time")
+        lost.stop()
+        shutil.copytree(bucket, replica)
+        lost.start()
+        with tidelog.connect_sync(lost.http_url) as log:
+            log.produce(TOPIC, "replicated too late")
+        lost.stop()
+        again.data_dir.mkdir(parents=True)
+        restored(replica, again)
+        again.start()
+        with tidelog.connect_sync(again.http_url) as log:
+            assert log.produce(TOPIC, "after the restore").offset == 1
+        again.stop()
+        [late] = {session.name for session in (bucket / "wal").iterdir()} - {
+            session.name for session in (replica / "wal").iterdir()
+        }
+        shutil.copytree(bucket / "wal" / late, replica / "wal" / late)
+        with pytest.raises(Unavailable, match="was not there when the metadata were restored"):
+            again.start()
+        shutil.rmtree(replica / "wal" / late)
+        again.start()
+        with tidelog.connect_sync(again.http_url) as log:
+            held = [record.text() for record in log.consume(TOPIC, follow=False)]
+        assert held == ["replicated in time", "after the restore"]
+        again.stop()
 
 
 def test_a_producer_of_a_lost_bucket_and_a_new_one_of_its_restored_copy_do_not_have_the_same_id(tmp_path: Path) -> None:

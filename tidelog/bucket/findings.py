@@ -1,4 +1,4 @@
-"""Collects the findings and the counts of an audit of a bucket. Pure.
+"""Collects the findings and the counts of an audit of a bucket, and names what a restore finds. Pure.
 
 A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed.
 """
@@ -28,6 +28,14 @@ class Finding(msgspec.Struct, frozen=True):
 
     severity: Literal["damage", "note"]
     # An object's key, or a partition as topic id/number.
+    where: str
+    what: str
+
+
+class RestoreFinding(msgspec.Struct, frozen=True):
+    """A problem that a restore met: `damage` means loss, a `note` does not. `where` is a key, topic or partition."""
+
+    severity: Literal["damage", "note"]
     where: str
     what: str
 

@@ -28,8 +28,9 @@ from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, appointments_key, parse_appointments_key, parse_snapshot_key
 from segments.bucket.markers import begin_restoration, last_restoration
 from segments.object_store.interface import ObjectStore, list_all
+from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
-from tidelog.bucket.restore_plan import RestoreFinding, RestorePlan, plan_restore, transactions
+from tidelog.bucket.restore_plan import RestorePlan, plan_restore, transactions
 
 PAGE_KEYS = 1000
 # Attempts of a request whose answer was lost.

@@ -39,7 +39,8 @@ from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.session import list_session, seal, session_after
 from segments.wal.session_reader import read_committed
-from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic, RestoreFinding
+from tidelog.bucket.findings import RestoreFinding
+from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4
 # Segments of a session whose footers are in memory at the same time.

@@ -20,22 +20,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from metadata.backup.restore_state import SkippedSessions, encode_skipped
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import SESSIONS_END
-from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
-from metadata.cluster.node_ids import NODE_IDS_END, parse_node_id
-from metadata.errors import Corrupt
+from metadata.cluster.leadership import PartitionState, SessionSpan
+from metadata.cluster.node_ids import NODE_IDS_END
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
+from metadata.store.interface import OPERATIONS_MAX, Put
 from metadata.store.keys import KeyLayout
-from metadata.topics.topic import Topic, decode_topic, encode_topic
+from metadata.topics.topic import Topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
+from tidelog.bucket.findings import RestoreFinding
+from tidelog.bucket.snapshot_contents import SnapshotContents
 
 # Added to the highest known epoch. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had higher
 # epochs than footers and snapshot show, and clients that have seen one refuse lower ones. With a new leader each second this range
@@ -50,14 +51,6 @@ SESSIONS_AHEAD: Final = 1 << 16
 NODE_IDS_AHEAD: Final = 1 << 10
 TRANSACTION_BYTES_MAX: Final = 1 << 20
 GUARDS_MAX: Final = 2
-
-
-class RestoreFinding(msgspec.Struct, frozen=True):
-    """A problem that a restore met: `damage` means loss, a `note` does not. `where` is a key, topic or partition."""
-
-    severity: Literal["damage", "note"]
-    where: str
-    what: str
 
 
 @dataclass(slots=True)
@@ -163,7 +156,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     `held` has the counters, by key, that the new store already contains because a broker asked for a number too early.
     """
     plan = RestorePlan(findings=list(found.findings))
-    contents = _SnapshotContents.of(found.snapshot, layout, plan.findings)
+    contents = SnapshotContents.of(found.snapshot, layout, plan.findings)
     registered = _topics(found, contents, plan.findings)
     by_topic: dict[TopicId, dict[TopicPartition, Stretches]] = {}
     for partition in found.footers.stretches.keys() | found.manifests.keys():
@@ -210,7 +203,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     return plan
 
 
-def _first_leader_epoch(found: Evidence, contents: _SnapshotContents, layout: KeyLayout) -> int:
+def _first_leader_epoch(found: Evidence, contents: SnapshotContents, layout: KeyLayout) -> int:
     """Returns an epoch above those of all deleted topics, including topics deleted since the snapshot."""
     written = (epoch for stretches in found.footers.stretches.values() for epoch, _ in stretches)
     used = max(contents.numbers.get(layout.first_leader_epoch, 0), *contents.epochs.values(), *written, 0)
@@ -248,75 +241,10 @@ def _records(stretches: Stretches) -> int:
     return sum(stretch.end - stretch.start for stretch in stretches.values())
 
 
-# ── the snapshot ──
-
-
-@dataclass(slots=True)
-class _SnapshotContents:
-    revision: int = 0
-    topics: dict[TopicId, Topic] = field(default_factory=dict)
-    epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
-    # Counters, by key.
-    numbers: dict[str, int] = field(default_factory=dict)
-    # One above the highest node id of the snapshot.
-    next_node_id: int = 0
-    others: list[Put] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, snapshot: Snapshot | None, layout: KeyLayout, findings: list[RestoreFinding]) -> _SnapshotContents:
-        contents = cls()
-        if snapshot is None:
-            return contents
-        contents.revision = snapshot.header.revision
-        not_copied = {
-            layout.cluster_id,
-            layout.restoration,
-            layout.restoring,
-            layout.skipped_sessions,
-            layout.controller,
-            layout.appointments,
-        }
-        counters = {
-            layout.next_session,
-            layout.next_kafka_node_id,
-            layout.partition_count,
-            layout.first_leader_epoch,
-            layout.revision_base,
-        }
-        for entry in snapshot.entries:
-            key = layout.root + entry.key
-            kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
-            try:
-                if key in not_copied or key.startswith((layout.beginning, layout.brokers, layout.compactors, layout.compactions)):
-                    continue
-                if key in counters:
-                    contents.numbers[key] = _number(kept)
-                elif key.startswith(layout.topics):
-                    topic = decode_topic(kept)
-                    contents.topics[topic.id] = topic
-                elif key.startswith(layout.partitions):
-                    contents.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
-                elif key.startswith(layout.kafka_node_ids):
-                    contents.next_node_id = max(contents.next_node_id, parse_node_id(kept) + 1)
-                    contents.others.append(Put(key, entry.value))
-                else:
-                    contents.others.append(Put(key, entry.value))
-            except Corrupt as error:
-                findings.append(RestoreFinding("note", key, f"{error.message}; it was damaged in the snapshot already"))
-        contents.next_node_id = max(contents.next_node_id, contents.numbers.get(layout.next_kafka_node_id, 0))
-        return contents
-
-
-def _number(kept: KeyValue) -> int:
-    if not (kept.value.isdigit() and len(kept.value) <= 19):
-        raise Corrupt(f"{kept.key} holds no number", key=kept.key)
-    return int(kept.value)
-
-
 # ── topics ──
 
 
-def _topics(found: Evidence, contents: _SnapshotContents, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
+def _topics(found: Evidence, contents: SnapshotContents, findings: list[RestoreFinding]) -> dict[str, tuple[Topic, str]]:
     """Returns, by name, the newest topic id that was not deleted, with its registration and the source of it."""
     candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in contents.topics.items()}
     for mirror in found.mirrors:
@@ -346,7 +274,7 @@ def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings
 
 
 def _report_unknown(
-    found: Evidence, contents: _SnapshotContents, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
+    found: Evidence, contents: SnapshotContents, registered: Mapping[str, tuple[Topic, str]], findings: list[RestoreFinding]
 ) -> None:
     """Reports records of topics that mirrors and snapshot lack, and missing topics that are not marked as deleted."""
     known = {topic.id for topic, _ in registered.values()}
@@ -361,7 +289,7 @@ def _report_unknown(
     _report_unmarked(found, contents, known, findings)
 
 
-def _report_unmarked(found: Evidence, contents: _SnapshotContents, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
+def _report_unmarked(found: Evidence, contents: SnapshotContents, known: Set[TopicId], findings: list[RestoreFinding]) -> None:
     """Reports each topic that is left out because the snapshot does not name it, though no mark on the bucket says it was deleted.
 
     The snapshot may be of a copy of the metadata that has lost: then the topic may still exist in the other one.

@@ -2,6 +2,9 @@
 
 seq       0   1   2       4   claim  index-…  trimmed-…
 listing   └───────┘ committed: up to the first gap at or after the trim point, or up to the seal
+
+What lies below the trim point is in Parquet, so brokers and compactors ignore it. An audit and a restore read it: on a copy of a
+bucket the marker may have arrived before the manifest that names this Parquet.
 """
 
 from __future__ import annotations
@@ -112,6 +115,38 @@ class ListedSession:
             return bucket_layout.trimmed_prefix(self.session)
         near = SegmentSeq(max(0, self.since - _INDEX_REACH))
         return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
+
+    def below_trim_point(self) -> list[SessionListing]:
+        """Returns the segments below the trim point that are not deleted yet, and those of which an index has the footers.
+
+        Each listing is a stretch without a gap, except that segments may be missing whose footers an index has.
+        """
+        trimmed_to = self.trimmed_to
+        known = [(seq, SegmentSeq(seq + 1)) for seq in self.objects if seq < trimmed_to and not self._is_seal(seq)]
+        known += [(index.first, min(index.end, trimmed_to)) for index in self.indexes if index.first < trimmed_to]
+        stretches: list[tuple[SegmentSeq, SegmentSeq]] = []
+        for first, end in sorted(known):
+            if stretches and first <= stretches[-1][1]:
+                stretches[-1] = stretches[-1][0], max(end, stretches[-1][1])
+            else:
+                stretches.append((first, end))
+        indexes = tuple(self.indexes)
+
+        def listing(first: SegmentSeq, end: SegmentSeq) -> SessionListing:
+            segments = tuple(self.objects.get(SegmentSeq(seq)) for seq in range(first, end))
+            return SessionListing(self.session, first, segments, sealed=False, indexes=indexes)
+
+        return [listing(first, end) for first, end in stretches]
+
+    def readable_from(self) -> SegmentSeq:
+        """Returns the first segment from which on none is missing up to the trim point; the trim point if the last one is gone."""
+        seq = self.trimmed_to
+        while seq > 0 and (before := SegmentSeq(seq - 1)) in self.objects and not self._is_seal(before):
+            seq = before
+        return seq
+
+    def _is_seal(self, seq: SegmentSeq) -> bool:
+        return self.objects[seq].size == SEAL_BYTES
 
     def again(self) -> ListedSession:
         """Returns an empty collection for another listing of the same range."""

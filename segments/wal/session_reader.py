@@ -16,7 +16,7 @@ from segments.wal.footer_reader import read_footer, read_footer_bytes, read_inde
 from segments.wal.known_sessions import SEGMENTS_AT_ONCE
 from segments.wal.segment_file import FooterBytes, SegmentFooter, parse_footer
 from segments.wal.session import list_session, trim_point
-from segments.wal.session_listing import SessionListing
+from segments.wal.session_listing import ListedSession, SessionListing
 
 # Attempts in a row after a listed segment was gone; each lists the session again.
 GONE_TRIES: Final = 5
@@ -89,6 +89,44 @@ async def read_committed(
         if part.end_seq >= listing.end_seq:
             return
         listing = listing.since(part.end_seq)
+
+
+async def read_below_trim_point(
+    store: ObjectStore, listed: ListedSession, *, reads_max: int, segments_max: int
+) -> AsyncIterator[list[SegmentFooter | Corrupt]]:
+    """Yields the footers of what is left below the trim point, `segments_max` at a time. An unreadable one is a Corrupt.
+
+    A segment that is gone is left out, unless an index has its footer. Raises Unavailable or Denied if the bucket cannot be read.
+    """
+    for stretch in listed.below_trim_point():
+        while stretch.segments:
+            part = stretch.up_to(SegmentSeq(stretch.trimmed_to + segments_max))
+            stretch = stretch.since(part.end_seq)
+            try:
+                footers = await read_footers(store, part, reads_max=reads_max)
+            except NotFound:  # a compactor deletes them meanwhile
+                yield await _read_remaining(store, part, reads_max=reads_max)
+                continue
+            found = zip(part.segments, footers, strict=True)
+            yield [footer for info, footer in found if info is not None or isinstance(footer, SegmentFooter)]
+
+
+async def _read_remaining(store: ObjectStore, part: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
+    """Reads the footers of the listed segments one by one, and leaves out those that are gone."""
+    read_slots = asyncio.Semaphore(reads_max)
+
+    async def read(seq: SegmentSeq, info: ObjectInfo) -> SegmentFooter | Corrupt | None:
+        async with read_slots:
+            try:
+                return await read_footer(store, info, part.session, seq)
+            except Corrupt as error:
+                return error
+            except NotFound:
+                return None
+
+    listed = enumerate(part.segments, start=part.trimmed_to)
+    footers = await gather_all(read(SegmentSeq(seq), info) for seq, info in listed if info is not None)
+    return [footer for footer in footers if footer is not None]
 
 
 async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:

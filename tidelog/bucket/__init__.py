@@ -1,7 +1,7 @@
 """Reads a bucket without a broker: audits it, and restores a cluster's metadata from it.
 
-    audit.py, history_audit.py ─▶ findings.py
-    restore_evidence.py ─▶ restore_plan.py, snapshot_contents.py (pure) ─▶ restore.py
+    audit.py, history_audit.py, trimmed_segments.py ─▶ findings.py
+    restore_evidence.py ─▶ restore_plan.py, and snapshot_contents.py, trimmed_segments.py, restored_offsets.py (pure) ─▶ restore.py
 
 Entries: `tidelog bucket verify` calls audit.py, `tidelog cluster restore` calls restore.py.
 

@@ -28,9 +28,10 @@ from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
 from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_footer, parse_head, parse_seal
 from segments.wal.session import ClaimRecord, committed_in
 from segments.wal.session_listing import ListedSession, SessionListing
-from segments.wal.session_reader import GONE_TRIES, read_committed
+from segments.wal.session_reader import GONE_TRIES, read_below_trim_point, read_committed
 from tidelog.bucket.findings import Audit, Finding
 from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
+from tidelog.bucket.trimmed_segments import TrimmedSession, without_manifest
 
 __all__ = ["Audit", "Finding", "audit_bucket"]
 
@@ -71,8 +72,10 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
     committed = {session: await committed_in(store, listed) for session, listed in sessions.items()}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
+    trimmed: list[TrimmedSession] = []
     done = 0
     for session, listed in sorted(sessions.items()):
+        trimmed.append(await _read_trimmed(store, listed, audit))
         writer = await _check_session(store, listed, committed[session], audit)
         try:
             async for part, footers in read_committed(
@@ -93,7 +96,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
             audit.damage(session_prefix(session), f"what a listing shows was not there to be read, {GONE_TRIES} times")
     history = await audit_history(store, audit, deep=deep, advance=lambda read, of: advance("files", read, of))
     await _check_cluster(store, audit, is_used=bool(sessions or audit.topics))
-    return audit, list(_check_partitions(runs, history, audit))
+    return audit, [*_check_trimmed(trimmed, history), *_check_partitions(runs, history, audit)]
 
 
 # ── the decisions ──
@@ -125,6 +128,19 @@ def _check_partitions(runs: dict[TopicPartition, list[SegmentRun]], history: His
         usage.records += sum(found.run.record_count for found in pending)
         if partition not in history.damaged and partition.topic_id not in history.deleted:
             yield from check_offsets(partition, pending, end)
+
+
+def _check_trimmed(sessions: Iterable[TrimmedSession], history: History) -> Iterator[Finding]:
+    """Reports records below trim points that no manifest has."""
+
+    def compacted_to(partition: TopicPartition) -> int | None:
+        if partition in history.damaged or partition.topic_id in history.deleted:
+            return None
+        end = history.ends.get(partition)
+        return end.compacted_to if end is not None else 0
+
+    for found in without_manifest(sessions, compacted_to):
+        yield Finding(found.severity, found.where, found.what)
 
 
 def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun], history: HistoryEnd | None) -> list[Finding]:
@@ -215,6 +231,19 @@ async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId,
     audit.sessions = len(sessions)
     audit.segment_bytes = sum(info.size for listed in sessions.values() for info in listed.objects.values())
     return sessions
+
+
+async def _read_trimmed(store: ObjectStore, listed: ListedSession, audit: Audit) -> TrimmedSession:
+    """Reads the footers of what is left below the trim point of a session."""
+    trimmed = TrimmedSession.of(listed)
+    async for footers in read_below_trim_point(store, listed, reads_max=READS_MAX, segments_max=SEGMENTS_AT_ONCE):
+        for footer in footers:
+            if isinstance(footer, Corrupt):
+                key = str(footer.details.get("key", trimmed.marker))
+                audit.note(key, f"{footer.message}; {trimmed.marker} says that its records are in Parquet")
+            else:
+                trimmed.take_in(footer)
+    return trimmed
 
 
 async def _check_session(store: ObjectStore, listed: ListedSession, listing: SessionListing, audit: Audit) -> str:

@@ -49,6 +49,8 @@ class Restored:
     plan: RestorePlan
     written: bool
     findings: list[RestoreFinding] = field(default_factory=list)
+    # Those of the findings by which offsets would be assigned a second time.
+    lost: list[RestoreFinding] = field(default_factory=list)
 
     @property
     def damage(self) -> list[RestoreFinding]:
@@ -68,8 +70,8 @@ async def restore_cluster(
 ) -> Restored:
     """Restores the cluster's metadata from the bucket into an empty store. A dry run writes nothing at all.
 
-    If segments cannot be read, nothing is written to the store unless `despite_damage`: their records would be lost, and their
-    offsets would be assigned to other records.
+    If segments cannot be read, or manifests are missing that trim markers vouch for, nothing is written to the store unless
+    `despite_damage`: the records would be lost, and their offsets would be assigned to other records.
 
     Raises Rejected if the store is not empty or the bucket belongs to no cluster, Fenced if another restore or a broker came
     between, Corrupt if cluster.json cannot be read, Unavailable, Denied.
@@ -88,11 +90,12 @@ async def restore_cluster(
     counters = {item.key: parse_number(item, absent=1) for item in held if item.key == layout.next_session}
     plan = plan_restore(found.evidence, layout, counters)
     findings = [*found.damaged, *plan.findings]
-    written = not dry_run and (despite_damage or not found.damaged)
+    lost = [*found.damaged, *plan.lacking_manifests]
+    written = not dry_run and (despite_damage or not lost)
     if written:
         restoring = RestoreState(record.cluster_id, now_ms())
         await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
-    return Restored(record.cluster_id, found, plan, written, findings)
+    return Restored(record.cluster_id, found, plan, written, findings, lost)
 
 
 async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], int]) -> int:

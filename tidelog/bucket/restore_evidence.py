@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from metadata.backup.snapshot import Snapshot, parse_snapshot
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
@@ -37,10 +37,12 @@ from segments.concurrency import gather_all
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore, list_all
-from segments.wal.session import list_session, seal, session_after
-from segments.wal.session_reader import read_committed
+from segments.wal.session import committed_in, list_objects, seal, session_after
+from segments.wal.session_listing import ListedSession
+from segments.wal.session_reader import read_below_trim_point, read_committed
 from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic
+from tidelog.bucket.trimmed_segments import TrimmedSession
 
 SESSIONS_AT_ONCE = 4
 # Segments of a session whose footers are in memory at the same time.
@@ -85,7 +87,7 @@ async def read_evidence(
     found.evidence.snapshot = await _newest_snapshot(bucket, snapshots, cluster_id, found.evidence.findings)
     topics = await _topics(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, topics, layout, found.evidence, advance)
-    found.evidence.manifests = await _read_manifests(bucket, topics, found.evidence.findings)
+    found.evidence.manifests, found.evidence.unreadable = await _read_manifests(bucket, topics, found.evidence.findings)
     revisions = [position.revision for position, _ in snapshots]
     revisions += (revision for records in topics.values() for revision in (*records.registered, *records.deleted))
     found.evidence.revision_max = max(revisions, default=0)
@@ -119,37 +121,67 @@ async def _read_sessions(
     async def read(session: SessionId) -> None:
         nonlocal done
         async with read_slots:
-            sealed_before, tally, damaged = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
-        found.sealed_now += not sealed_before
-        found.evidence.footers.merge(tally)
-        found.damaged += damaged
+            read = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
+        found.sealed_now += not read.sealed_before
+        found.evidence.footers.merge(read.tally)
+        found.evidence.findings += read.unreadable
+        if read.trimmed.runs:
+            found.evidence.trimmed.append(read.trimmed)
+        found.damaged += read.damaged
         done += 1
         advance("sessions", done, len(sessions))
 
     await gather_all(read(session) for session in sessions)
 
 
-async def _read_session(
-    bucket: ObjectStore, session: SessionId, *, now_ms: Callable[[], int], dry_run: bool
-) -> tuple[bool, FooterTally, list[RestoreFinding]]:
-    """Returns whether the session was already sealed, the tally of its footers, and the footers that cannot be read."""
-    listing = await list_session(bucket, session)
+class _ReadSession(NamedTuple):
+    """Holds what lies on the bucket of one session."""
+
+    sealed_before: bool
+    tally: FooterTally
+    # The segments whose footers cannot be read.
+    damaged: list[RestoreFinding]
+    trimmed: TrimmedSession
+    # The same, below the trim point: manifests may have their records.
+    unreadable: list[RestoreFinding]
+
+
+async def _read_session(bucket: ObjectStore, session: SessionId, *, now_ms: Callable[[], int], dry_run: bool) -> _ReadSession:
+    listed = await list_objects(bucket, ListedSession(session))
+    listing = await committed_in(bucket, listed)
     sealed_before = listing.sealed
     if not sealed_before and not dry_run:
         try:
             async with asyncio.timeout(SEAL_TIMEOUT_S):
-                listing = await seal(bucket, session, by=None, now_ms=now_ms)
+                await seal(bucket, session, by=None, now_ms=now_ms)
         except TimeoutError:
             raise Unavailable(f"session {session} could not be sealed within {SEAL_TIMEOUT_S:g} s") from None
+        listed = await list_objects(bucket, ListedSession(session))
+        listing = await committed_in(bucket, listed)
     tally = FooterTally()
     damaged = []
+    trimmed, unreadable = await _read_trimmed(bucket, listed)
     async for part, footers in read_committed(bucket, listing, reads_max=FOOTER_READS_MAX, segments_max=FOOTERS_AT_ONCE):
         for seq, footer in enumerate(footers, start=part.trimmed_to):
             if isinstance(footer, Corrupt):
                 damaged.append(RestoreFinding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
             else:
                 tally.take_in(footer)
-    return sealed_before, tally, damaged
+    return _ReadSession(sealed_before, tally, damaged, trimmed, unreadable)
+
+
+async def _read_trimmed(bucket: ObjectStore, listed: ListedSession) -> tuple[TrimmedSession, list[RestoreFinding]]:
+    """Reads what is left below the trim point."""
+    trimmed = TrimmedSession.of(listed)
+    unreadable: list[RestoreFinding] = []
+    async for footers in read_below_trim_point(bucket, listed, reads_max=FOOTER_READS_MAX, segments_max=FOOTERS_AT_ONCE):
+        for footer in footers:
+            if isinstance(footer, Corrupt):
+                what = f"{footer.message}; {trimmed.marker} says that its records are in Parquet"
+                unreadable.append(RestoreFinding("note", str(footer.details.get("key", trimmed.marker)), what))
+            else:
+                trimmed.take_in(footer)
+    return trimmed, unreadable
 
 
 # ── snapshots ──
@@ -193,8 +225,8 @@ async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
 
 async def _read_manifests(
     bucket: ObjectStore, topics: Mapping[TopicIncarnation, TopicRecords], findings: list[RestoreFinding]
-) -> dict[TopicPartition, Manifest]:
-    """Returns the newest manifest of each partition, except of deleted topics."""
+) -> tuple[dict[TopicPartition, Manifest], set[TopicPartition]]:
+    """Returns the newest manifest of each partition, except of deleted topics, and the partitions whose newest cannot be read."""
     names = {
         TopicPartition(named.topic_id, partition): named.name
         for named, records in topics.items()
@@ -203,14 +235,16 @@ async def _read_manifests(
     }
     found = await _patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
     manifests: dict[TopicPartition, Manifest] = {}
+    unreadable: set[TopicPartition] = set()
     for partition, manifest in sorted(found.items()):
         if isinstance(manifest, Corrupt):
+            unreadable.add(partition)
             findings.append(
                 RestoreFinding("damage", str(manifest.details["key"]), f"{manifest.message}; brokers will not serve {partition}")
             )
         elif manifest is not None:
             manifests[partition] = manifest
-    return manifests
+    return manifests, unreadable
 
 
 async def _read_mirrors(

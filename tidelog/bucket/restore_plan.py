@@ -6,6 +6,9 @@
     mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
     snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
 
+Segments below a trim point count where no manifest covers them (trimmed_segments.py). Committed offsets beyond the end of their
+partition are set back to it (restored_offsets.py).
+
 Footers say where records are and how far they reach; manifests say so for compacted records. Registrations of topics are the newest
 of mirror and snapshot. Everything else is as in the snapshot. After a restore no partition has a leader: the last leader of each is
 a sealed session without a broker, so the controller appoints new leaders, as after a failure.
@@ -36,7 +39,9 @@ from metadata.topics.topic import Topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
 from tidelog.bucket.findings import RestoreFinding
+from tidelog.bucket.restored_offsets import set_back
 from tidelog.bucket.snapshot_contents import SnapshotContents
+from tidelog.bucket.trimmed_segments import TrimmedSession, without_manifest
 
 # Added to the highest known epoch. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had higher
 # epochs than footers and snapshot show, and clients that have seen one refuse lower ones. With a new leader each second this range
@@ -120,6 +125,10 @@ class Evidence:
     findings: list[RestoreFinding] = field(default_factory=list)
     # The newest manifest of each partition that has one, except of deleted topics.
     manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
+    # Partitions whose newest manifest cannot be read.
+    unreadable: Set[TopicPartition] = frozenset()
+    # What is left below the trim points of the sessions.
+    trimmed: list[TrimmedSession] = field(default_factory=list)
 
 
 class RestoredTopic(NamedTuple):
@@ -142,6 +151,10 @@ class RestorePlan:
     copied: int = 0
     next_session: int = 1
     leader_epoch_max: int = 0
+    # Committed offsets that were beyond the end of their partition.
+    offsets_set_back: int = 0
+    # Those of the findings that let offsets be given to other records: the restore needs --despite-damage.
+    lacking_manifests: list[RestoreFinding] = field(default_factory=list)
     findings: list[RestoreFinding] = field(default_factory=list)
 
     @property
@@ -162,6 +175,10 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     for partition in found.footers.stretches.keys() | found.manifests.keys():
         held_by = _at_or_above(_compacted_to(found, partition), found.footers.stretches.get(partition, {}))
         by_topic.setdefault(partition.topic_id, {})[partition] = held_by
+    plan.lacking_manifests = _lacking_manifests(found)
+    plan.findings += plan.lacking_manifests
+    trimmed_epochs = _trimmed_epochs(found)
+    ends: dict[TopicPartition, int] = {}
     compacted: Counter[TopicId] = Counter()
     for partition, manifest in found.manifests.items():
         compacted[partition.topic_id] += sum(file.record_count for file in manifest.files)
@@ -169,11 +186,16 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         stretches = by_topic.get(topic.id, {})
         topic = _grown(topic, stretches, plan.findings)
         plan.puts.append(Put(layout.topic(name), encode_topic(topic)))
-        for number in range(topic.partition_count if found.sessions else 0):
+        for number in range(topic.partition_count):
             partition = TopicPartition(topic.id, Partition(number))
             history = found.manifests.get(partition)
+            if partition not in found.unreadable:
+                ends[partition] = _end_offset(stretches.get(partition, {}), history)
+            if not found.sessions:
+                continue
             used = [
                 contents.epochs.get(partition, -1),
+                trimmed_epochs.get(partition, -1),
                 topic.first_leader_epoch - 1,
                 *(epoch for epoch, _ in found.footers.stretches.get(partition, {})),
             ]
@@ -185,8 +207,9 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         plan.partitions += topic.partition_count
         plan.topics.append(RestoredTopic(topic, source, compacted[topic.id] + sum(map(_records, stretches.values()))))
     _report_unknown(found, contents, registered, plan.findings)
-    plan.puts += contents.others
-    plan.copied = len(contents.others)
+    others, plan.offsets_set_back = set_back(contents.others, ends, layout, plan.findings)
+    plan.puts += others
+    plan.copied = len(others)
     free = max(found.sessions[-1] + 1 if found.sessions else 1, contents.numbers.get(layout.next_session, 1))
     plan.next_session = max(_ahead(free, by=SESSIONS_AHEAD, end=SESSIONS_END), held.get(layout.next_session, 1))
     for key, number in (
@@ -230,6 +253,32 @@ def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
 
 def _compacted_to(found: Evidence, partition: TopicPartition) -> int:
     return found.manifests[partition].compacted_to if partition in found.manifests else 0
+
+
+def _lacking_manifests(found: Evidence) -> list[RestoreFinding]:
+    deleted = {mirror.topic_id for mirror in found.mirrors if mirror.deleted}
+
+    def compacted_to(partition: TopicPartition) -> int | None:
+        if partition.topic_id in deleted or partition in found.unreadable:
+            return None
+        return _compacted_to(found, partition)
+
+    return list(without_manifest(found.trimmed, compacted_to))
+
+
+def _trimmed_epochs(found: Evidence) -> dict[TopicPartition, LeaderEpoch]:
+    """Returns the highest epoch of each partition with records below a trim point."""
+    epochs: dict[TopicPartition, LeaderEpoch] = {}
+    for session in found.trimmed:
+        for partition, runs in session.runs.items():
+            epochs[partition] = max(epochs.get(partition, runs.leader_epoch), runs.leader_epoch)
+    return epochs
+
+
+def _end_offset(stretches: Stretches, manifest: Manifest | None) -> int:
+    """Returns the offset behind the last record, as the leader will find it: at least where the log starts."""
+    known = [manifest.compacted_to, manifest.log_start_offset] if manifest is not None else [0]
+    return max(*known, 0, *(stretch.end for stretch in stretches.values()))
 
 
 def _at_or_above(offset: int, stretches: Stretches) -> Stretches:

@@ -56,7 +56,8 @@ def restore(
     cluster: ClusterOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be restored; seal and write nothing.")] = False,
     despite_damage: Annotated[
-        bool, typer.Option("--despite-damage", help="Give up the records of segments that can't be read, and their offsets.")
+        bool,
+        typer.Option("--despite-damage", help="Give up the records of segments or manifests that are missing, and their offsets."),
     ] = False,
     yes: YesOption = False,
     output: OutputOption = Output.TABLE,
@@ -78,7 +79,7 @@ def restore(
     if not yes and not dry_run:
         require_confirmation(f"restoring the metadata in {into}")
         plan = _restore(settings, dry_run=True, despite_damage=despite_damage)
-        is_refused = bool(plan.found.damaged) and not despite_damage
+        is_refused = bool(plan.lost) and not despite_damage
         if output is Output.TABLE or is_refused:  # else what is printed is one document: of what was done
             _show(plan, output, dry_run=True)
         if is_refused:
@@ -145,6 +146,7 @@ def _summary(restored: Restored, *, dry_run: bool) -> dict[str, Any]:
         "keys_from_snapshot": plan.copied,
         "leader_epoch_max": plan.leader_epoch_max,
         "next_session": plan.next_session,
+        "offsets_set_back": plan.offsets_set_back,
     }
 
 
@@ -157,6 +159,11 @@ def _conclusion(restored: Restored, *, dry_run: bool) -> str:
         return (
             f"nothing was written to the metadata: {len(restored.found.damaged)} segments can't be read. Restore them from a "
             "version or a backup of the bucket, or give their records up with --despite-damage"
+        )
+    if restored.lost:
+        return (
+            "nothing was written to the metadata: manifests are missing on the bucket. Do what the findings say, or give the "
+            "records up with --despite-damage"
         )
     assert dry_run, "what is sound is written"
     return f"{_from_snapshot(restored)}\nnothing was sealed or written: this was a dry run"

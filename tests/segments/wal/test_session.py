@@ -13,20 +13,24 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound, OutcomeUnknown
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket.layout import claim_key, segment_key, session_prefix, trimmed_key
+from segments.bucket.layout import claim_key, index_key, segment_key, session_prefix, trimmed_key
 from segments.object_store.interface import ListPage, ObjectInfo, unsynced
-from segments.wal.segment_file import SEAL_BYTES, Seal, parse_seal
+from segments.wal.footer_index import IndexBlock
+from segments.wal.footer_reader import read_footer_bytes, write_index
+from segments.wal.segment_file import SEAL_BYTES, Seal, SegmentFooter, parse_seal
 from segments.wal.session import (
     ClaimRecord,
     Session,
     claim,
     find_seal,
+    list_objects,
     list_session,
     read_writer_id,
     seal,
     trim_point,
 )
 from segments.wal.session_listing import ListedSession, SessionListing
+from segments.wal.session_reader import read_below_trim_point
 from tests.kit.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.kit.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -454,3 +458,71 @@ def test_a_seal_is_found_behind_more_segments_than_a_page_of_a_listing_shows() -
     for seq in range(1100):
         store.plant(key_of(seq), body)
     assert run(find_seal(store, SESSION, from_seq=SegmentSeq(0))) == 1100
+
+
+# ── below the trim point ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed(store: ScriptedStore) -> ListedSession:
+    return run(list_objects(store, ListedSession(SESSION)))
+
+
+def seqs_below(found: ListedSession) -> list[list[int]]:
+    """The segments of each stretch; those that are gone with a minus."""
+    stretches = found.below_trim_point()
+    return [
+        [seq if info is not None else -seq for seq, info in enumerate(stretch.segments, start=stretch.trimmed_to)]
+        for stretch in stretches
+    ]
+
+
+def test_what_is_left_below_the_trim_point_is_listed_in_stretches_without_a_gap() -> None:
+    assert seqs_below(listed(bucket(0, 1, 2))) == []
+    assert seqs_below(listed(bucket(0, 1, 3, 4, 5, trimmed_to=5))) == [[0, 1], [3, 4]]
+    with_index = bucket(0, 3, 4, 5, trimmed_to=5)
+    with_index.plant(index_key(SESSION, SegmentSeq(1), SegmentSeq(3)), b"")
+    assert seqs_below(listed(with_index)) == [[0, -1, -2, 3, 4]]
+    reaching_further = bucket(5, trimmed_to=5)
+    reaching_further.plant(index_key(SESSION, SegmentSeq(4), SegmentSeq(9)), b"")
+    assert seqs_below(listed(reaching_further)) == [[-4]]
+
+
+def test_segments_are_readable_up_to_the_trim_point_from_behind_the_last_gap_on() -> None:
+    assert listed(bucket(0, 1, 3, 4, 5, trimmed_to=5)).readable_from() == 3
+    assert listed(bucket(0, 1, trimmed_to=2)).readable_from() == 0
+    assert listed(bucket(0, 1, trimmed_to=3)).readable_from() == 3
+    assert listed(bucket(1, sealed_at=0, trimmed_to=2)).readable_from() == 1, "a seal that came late is no segment"
+
+
+def footers_below(store: ScriptedStore, found: ListedSession, *, segments_max: int) -> list[list[int]]:
+    async def read() -> list[list[int]]:
+        parts = read_below_trim_point(store, found, reads_max=2, segments_max=segments_max)
+        return [[footer.seq if isinstance(footer, SegmentFooter) else -1 for footer in part] async for part in parts]
+
+    return run(read())
+
+
+def test_footers_below_the_trim_point_are_read_in_parts_and_an_unreadable_one_is_an_error_among_them() -> None:
+    store = bucket(0, 1, 2, trimmed_to=4)
+    store.plant(key_of(3), b"torn" * 100)
+    assert footers_below(store, listed(store), segments_max=3) == [[0, 1, 2], [-1]]
+    assert footers_below(store, listed(store), segments_max=10) == [[0, 1, 2, -1]]
+
+
+def test_a_segment_that_is_deleted_after_the_listing_is_left_out() -> None:
+    store = bucket(0, 1, 2, trimmed_to=3)
+    found = listed(store)
+    run(store.delete(key_of(0)))
+    assert footers_below(store, found, segments_max=10) == [[1, 2]]
+
+
+def test_a_footer_whose_segment_is_gone_comes_from_an_index_and_is_left_out_where_that_cannot_be_read() -> None:
+    store = bucket(0, 1, 2, trimmed_to=2)
+    infos = [info for seq, info in listed(store).objects.items() if seq < 2]
+    block = IndexBlock(SegmentSeq(0), SegmentSeq(2), tuple(run(read_footer_bytes(store, info)) for info in infos))
+    run(write_index(store, SESSION, block, timeout_s=60))
+    run(store.delete(key_of(0)))
+    assert footers_below(store, listed(store), segments_max=10) == [[0, 1]]
+    torn = bucket(1, trimmed_to=2)
+    torn.plant(index_key(SESSION, SegmentSeq(0), SegmentSeq(2)), b"torn")
+    assert footers_below(torn, listed(torn), segments_max=10) == [[1]]

@@ -555,6 +555,67 @@ def test_segments_that_are_trimmed_and_not_deleted_yet_are_the_collectors() -> N
     assert found.topics[BILLS].name == "bills"
 
 
+def test_a_trim_marker_that_has_arrived_before_the_manifest_is_damage() -> None:
+    """A replica copies objects in any order. The marker says that Parquet has the first segment, and it has not."""
+
+    async def replica(bucket: Bucket, *, manifest_to: int = 0) -> None:
+        await bucket.sign()
+        await bucket.claim(1)
+        await bucket.segment(1, 0, (ORDERS, 0, 1, [(0, 3)]))
+        await bucket.segment(1, 1, (ORDERS, 0, 1, [(3, 2)]))
+        await bucket.seal(1, 2)
+        await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(2)), [b"{}"])
+        if manifest_to:
+            await bucket.history(0, manifest_to)
+
+    async def with_older_manifest(bucket: Bucket) -> None:
+        await replica(bucket, manifest_to=3)
+
+    async def with_manifest(bucket: Bucket) -> None:
+        await replica(bucket, manifest_to=5)
+
+    async def of_deleted_topic(bucket: Bucket) -> None:
+        await replica(bucket)
+        await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(9)), [b""])
+
+    key = trimmed_key(SessionId(1), SegmentSeq(2))
+    (missing,) = damage(audit(replica))
+    assert missing.startswith(key)
+    assert f"no manifest has offsets 0 to 4 of {ORDERS}/0" in missing
+    (older,) = damage(audit(with_older_manifest))
+    assert f"no manifest has offsets 3 to 4 of {ORDERS}/0" in older
+    assert damage(audit(with_manifest)) == damage(audit(of_deleted_topic)) == []
+
+
+def test_footers_below_a_trim_marker_come_from_an_index_where_the_segments_are_gone() -> None:
+    async def replica(bucket: Bucket) -> None:
+        await indexed(bucket)
+        for seq in range(2):
+            await bucket.store.delete(segment_key(SessionId(1), SegmentSeq(seq)))
+        await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(2)), [b"{}"])
+
+    first = damage(audit(replica))[0]
+    assert first.startswith(trimmed_key(SessionId(1), SegmentSeq(2)))
+    assert "offsets 0 to 5 of 2 partitions" in first
+    assert "the last segments below the marker are gone" in first
+
+
+def test_an_unreadable_footer_below_a_trim_marker_is_noted() -> None:
+    def cut(body: bytearray) -> None:
+        del body[-1]
+
+    async def torn(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.change(1, 1, cut)
+        await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(2)), [b"{}"])
+        await bucket.history(0, 6)
+        empty = Manifest(BILLS, Partition(0), 1, "w", 0, "delete-records", Offset(1), Offset(1))
+        await bucket.store.create(manifest_key("bills", empty.topic_partition, 1), [encode_manifest(empty)])
+
+    (noted,) = audit(torn).findings
+    assert (noted.severity, noted.where) == ("note", segment_key(SessionId(1), SegmentSeq(1)))
+
+
 def test_a_cluster_that_compacts_meanwhile_is_not_called_damaged() -> None:
     """The manifest is listed, then the file that it names is merged away and deleted before it is looked at."""
 

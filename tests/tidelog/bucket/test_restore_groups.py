@@ -68,6 +68,9 @@ def test_groups_and_committed_offsets_are_those_of_the_snapshot(tmp_path: Path) 
             orders = await cluster.create("orders", 2)
             p0, p1 = partitions_of(orders)
             async with coordinator(lost, 1) as groups:
+                for sequence in range(9):
+                    for at in (p0, p1):
+                        await cluster.produce(at, 1, sequence)
                 member = await assigned(groups)
 
                 async def commit(offset: int, generation: Generation) -> None:

@@ -12,6 +12,7 @@ from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
 from metadata.cluster.id_allocation import SESSIONS_END
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
 from metadata.cluster.node_ids import NODE_IDS_END
+from metadata.groups.offsets import CommittedOffset, decode_offset, encode_offset
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
 from metadata.store.keys import KeyLayout
@@ -32,6 +33,7 @@ from tidelog.bucket.restore_plan import (
     plan_restore,
     transactions,
 )
+from tidelog.bucket.trimmed_segments import TrimmedSession
 
 LAYOUT = KeyLayout()
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
@@ -366,6 +368,68 @@ def test_puts_leave_in_order_in_transactions_that_every_store_takes(sizes: list[
     for chunk in chunks:
         assert 0 < len(chunk) <= OPERATIONS_MAX - 2
         assert len(chunk) == 1 or sum(len(put.key) + len(put.value) for put in chunk) <= 1 << 20
+
+
+# ── what was trimmed, and what is beyond the end ──
+
+
+def trimmed(*runs: tuple[int, int, int], session: int = 2) -> TrimmedSession:
+    """Segments below a trim point; each has one run: partition, leader epoch, base offset, of two records."""
+    held = TrimmedSession(SessionId(session), SegmentSeq(len(runs)), SegmentSeq(0), (SegmentSeq(len(runs)),))
+    for seq, run in enumerate(runs):
+        held.take_in(footer(session, seq, run))
+    return held
+
+
+def committed(offset: int) -> tuple[str, bytes, int]:
+    value = encode_offset(CommittedOffset(offset=offset, committed_at_ms=0))
+    return LAYOUT.offset("billing", TopicPartition(ORDERS, Partition(0))).removeprefix(LAYOUT.root), value, 1
+
+
+def committed_in(plan: RestorePlan) -> int:
+    key = LAYOUT.offset("billing", TopicPartition(ORDERS, Partition(0)))
+    return decode_offset(KeyValue(key, value(plan, key), Revision(1), Revision(1), 1)).offset
+
+
+def test_trimmed_records_that_no_manifest_has_are_damage_and_their_epochs_are_not_assigned_again() -> None:
+    evidence = found(mirrors=[mirrored(topic())], sessions=[2])
+    evidence.trimmed = [trimmed((0, 7, 0), (0, 7, 2))]
+    plan = planned(evidence)
+    assert plan.lacking_manifests == plan.findings
+    assert what(plan) == [("damage", evidence.trimmed[0].marker)]
+    assert state(plan).leader_epoch == 7 + EPOCHS_AHEAD
+    assert with_history(evidence, compacted(4)).findings == []
+    assert what(with_history(evidence, compacted(2))) == [("damage", evidence.trimmed[0].marker)]
+
+
+def test_trimmed_records_of_a_deleted_topic_and_of_an_unreadable_manifest_need_no_manifest() -> None:
+    evidence = found(mirrors=[mirrored(topic(), deleted=True)], sessions=[2])
+    evidence.trimmed = [trimmed((0, 7, 0))]
+    assert planned(evidence).findings == []
+    evidence.mirrors, evidence.unreadable = [mirrored(topic())], {TopicPartition(ORDERS, Partition(0))}
+    assert planned(evidence).findings == []
+
+
+def test_a_committed_offset_beyond_the_end_of_segments_and_history_is_set_back() -> None:
+    def after(offset: int, *, evidence: Evidence) -> int:
+        evidence.snapshot = snapshot(registration(topic()), committed(offset))
+        return committed_in(planned(evidence))
+
+    assert after(120, evidence=found(footer(1, 0, (0, 0, 0)))) == 2
+    assert after(1, evidence=found(footer(1, 0, (0, 0, 0)))) == 1
+    assert after(120, evidence=found()) == 0, "no session is on the bucket"
+    in_history = found(footer(1, 0, (0, 0, 0)), sessions=[1])
+    in_history.manifests = {TopicPartition(ORDERS, Partition(0)): compacted(40)}
+    assert after(120, evidence=in_history) == 40
+    in_history.manifests = {TopicPartition(ORDERS, Partition(0)): compacted(40, log_start_offset=50)}
+    assert after(120, evidence=in_history) == 50
+    in_history.manifests, in_history.unreadable = {}, {TopicPartition(ORDERS, Partition(0))}
+    assert after(120, evidence=in_history) == 120, "the manifest may be restored"
+
+
+def test_offsets_that_were_set_back_are_counted_and_reported() -> None:
+    plan = planned(found(footer(1, 0, (0, 0, 0)), of=snapshot(registration(topic()), committed(120))))
+    assert (plan.offsets_set_back, what(plan)) == (1, [("damage", "group billing")])
 
 
 # ── what was compacted ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
 from segments.concurrency import gather_all
-from segments.history.manifest import Manifest
+from segments.history.manifest import Manifest, may_follow
 from segments.history.manifest_edits import with_compacted
 
 # Attempts to create the next version of a manifest. Each begins with the newest.
@@ -122,7 +122,8 @@ async def _compact_partition(
         manifest = await context.retry(lambda: context.manifests.newest(topic.name, where))
         state.advance(manifest)
         runs = [run for run in runs if run.base_offset >= manifest.compacted_to]
-        if not runs or runs[0].base_offset != manifest.compacted_to:
+        reached, log_start = manifest.compacted_to, manifest.log_start_offset
+        if not runs or not may_follow(runs[0].base_offset, compacted_to=reached, log_start_offset=log_start):
             break  # another compactor has gone on with it
         try:
             made = await encoded(context, scratch, topic, manifest, runs)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from compaction.conversion.scratch import StoredRun
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from metadata.model import Offset, ProducerId, TopicPartition
-from segments.history.manifest import EpochStart, Manifest, RememberedProducer
+from segments.history.manifest import EpochStart, Manifest, RememberedProducer, may_follow
 from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
 from segments.object_store.interface import Buffer
 from segments.partition.producer_state import ProducerStates, SequencedBatch
@@ -85,7 +85,7 @@ def compact_runs(
     now_ms: int,
     expiry_ms: int | None = None,
 ) -> CompactedRuns:
-    """Converts runs that continue at `manifest.compacted_to`, up to one file.
+    """Converts runs that continue at `manifest.compacted_to`, or behind deleted records, up to one file.
 
     `name` returns the name of the file with these offsets. `now_ms`: a time after the runs were read, so all their records had been
     appended. `expiry_ms`: the time by which producers expire; `now_ms` by default. Raises DamagedRun, and Corrupt where the file
@@ -133,6 +133,8 @@ class _Encoder:
         return self._writer.size_bytes
 
     def take_in(self, at: int, run: StoredRun, body: bytes) -> None:
+        if may_follow(run.base_offset, compacted_to=self._next_offset, log_start_offset=self._log_start_offset):
+            self._next_offset = run.base_offset
         batches = _checked_batches(run, body, self._next_offset, self._partition)
         if run.leader_epoch < self._epoch:
             raise _corrupt(run, f"{self._partition} goes on in leader epoch {run.leader_epoch}, behind records of {self._epoch}")

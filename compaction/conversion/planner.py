@@ -5,11 +5,12 @@
     along    a quarter of these bytes, or half of this age, in a session that is read anyway: so segments can be trimmed sooner,
              and a small partition does not get a file of its own each time another one is due
 
-Runs are taken whole, in offset order, without a gap, from `compacted_to` on; runs behind a gap wait.
+Runs are taken whole, in offset order, without a gap, from `compacted_to` on; runs behind a gap wait, unless it lies below the log
+start: after a restore from an older bucket, records there may be in no segment.
 Where a unit would not fit the scratch space, it takes the segments that were written first.
 
 Invariants: of each partition a unit takes the runs [base_offset, end_offset), none twice and none skipped; `base_offset` is
-`compacted_to` of its manifest; every segment that holds one of them is read once.
+`compacted_to` of its manifest, or lies between that and the log start; every segment that holds one of them is read once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from compaction.wal.pending_runs import PendingRuns
 from compaction.wal.state import Floor, WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
+from segments.history.manifest import may_follow
 
 # A partition goes along from this fraction of the due bytes on,
 _ALONG_BYTES: Final = 4
@@ -88,7 +90,7 @@ def plan_unit(
     for where, runs in state.pending.items():
         if where in blocked or where in state.damaged or not (floor := state.floors.get(where)):
             continue
-        if runs.base_offset == floor.compacted_to and may(where, runs.first_segment[0]):
+        if _may_follow(state, runs, floor, is_late=everything, rule=rule, now_ms=now_ms) and may(where, runs.first_segment[0]):
             candidates[where] = runs, floor
     bytes_pending = sum(runs.bytes_pending for runs, _ in candidates.values())  # bytes behind damage make no other partition due
     everything = everything or bytes_pending >= rule.scratch_bytes_max or state.run_count >= rule.runs_max
@@ -102,14 +104,26 @@ def plan_unit(
             or age_ms >= rule.due_age_ms
             or floor.log_start_offset > runs.base_offset
         ):
-            due[where] = runs.count_without_gap(floor.compacted_to)
+            due[where] = runs.count_without_gap(runs.base_offset)
         elif runs.bytes_pending >= rule.due_bytes // _ALONG_BYTES or age_ms >= rule.due_age_ms / _ALONG_AGE:
-            along[where] = runs.count_without_gap(floor.compacted_to)
+            along[where] = runs.count_without_gap(runs.base_offset)
     if not due:
         return None
     sessions = {session for where, count in due.items() for session in _sessions(state.pending[where], count)}
     due |= {where: count for where, count in along.items() if sessions & _sessions(state.pending[where], count)}
     return _unit(state, _within(state, due, rule.scratch_bytes_max))
+
+
+def _may_follow(state: WalState, runs: PendingRuns, floor: Floor, *, is_late: bool, rule: CompactionTrigger, now_ms: int) -> bool:
+    """Returns whether the first run may be compacted now.
+
+    A gap below the log start is skipped only once the run has waited as long as any run may. The missing runs may still be found:
+    their records are deleted, but they hold states of producers.
+    """
+    if runs.base_offset == floor.compacted_to:
+        return True
+    is_late = is_late or now_ms - state.oldest_ms(runs) >= rule.due_age_ms
+    return is_late and may_follow(runs.base_offset, compacted_to=floor.compacted_to, log_start_offset=floor.log_start_offset)
 
 
 def straddling(state: WalState) -> Iterable[tuple[TopicPartition, Corrupt]]:

@@ -240,9 +240,9 @@ class WalState:
         return bool(self.put_aside or any(state.damaged for state in self.sessions.values()))
 
     def waits_at_gap(self, where: TopicPartition) -> bool:
-        """Returns whether records are missing before the first known run."""
+        """Returns whether records are missing before the first known run, apart from deleted ones."""
         floor = self.floors.get(where)
-        return floor is not None and self.pending[where].base_offset > floor.compacted_to
+        return floor is not None and self.pending[where].base_offset > max(floor)
 
     def without_floor(self) -> list[TopicPartition]:
         """Returns partitions whose manifest was not read since they were found, or since another compactor continued."""

@@ -127,6 +127,15 @@ class KeyPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tombstones: int
 
 
+def may_follow(base_offset: int, *, compacted_to: int, log_start_offset: int) -> bool:
+    """Returns whether a run from `base_offset` on may come next behind what is compacted.
+
+    Records that are missing below the log start were deleted. After a restore from an older copy of the bucket, a partition begins
+    at a log start beyond the records that the copy has.
+    """
+    return base_offset == compacted_to or compacted_to < base_offset <= log_start_offset
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """Holds one version of a partition's manifest."""
 

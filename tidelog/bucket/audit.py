@@ -22,6 +22,7 @@ from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
+from segments.history.manifest import may_follow
 from segments.object_store.interface import ObjectInfo, ObjectStore, list_all
 from segments.records.batch import check_stored
 from segments.wal.known_sessions import SEGMENTS_AT_ONCE, sort_in
@@ -144,9 +145,13 @@ def _check_trimmed(sessions: Iterable[TrimmedSession], history: History) -> Iter
 
 
 def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun], history: HistoryEnd | None) -> list[Finding]:
-    """Checks that a partition's runs outside Parquet continue each other, by epoch, from the end of Parquet or from 0."""
+    """Checks that a partition's runs outside Parquet continue each other, by epoch, from the end of Parquet or from 0.
+
+    A gap below the log start is no damage: after a restore a partition may begin at a log start beyond the records that were found.
+    """
     findings: list[Finding] = []
     end: int = history.compacted_to if history is not None else 0
+    log_start_offset: int = history.log_start_offset if history is not None else 0
     begun = False
     for epoch, session, seq, run in sorted(
         ((found.leader_epoch, found.session, found.seq, found.run) for found in segment_runs), key=lambda found: found[:3]
@@ -156,7 +161,9 @@ def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun],
             what = f"leader epoch {epoch} comes after epoch {history.leader_epoch}, whose records are in Parquet"
             findings.append(Finding("damage", where, what))
         begun = True
-        if run.base_offset > end:
+        if may_follow(run.base_offset, compacted_to=end, log_start_offset=log_start_offset):
+            end = run.base_offset
+        elif run.base_offset > end:
             findings.append(
                 Finding("damage", where, f"offsets {end} to {run.base_offset - 1} are missing before it (leader epoch {epoch})")
             )

@@ -106,6 +106,16 @@ def test_every_record_at_or_above_the_log_start_is_in_the_file_as_it_was(
 ROW: Row = (b"k", b"v", [], 5)
 
 
+def test_runs_go_on_behind_a_gap_below_the_log_start_and_not_behind_one_above_it() -> None:
+    runs = Runs()
+    runs.end = 8
+    runs.add([ROW, ROW])
+    made = runs.compacted(msgspec.structs.replace(no_manifest(ORDERS), compacted_to=Offset(5), log_start_offset=Offset(8)))
+    assert (made.compacted_to, made.record_count, rows_in(made)) == (10, 2, [(8, ROW), (9, ROW)])
+    with pytest.raises(DamagedRun, match="5 comes next"):
+        runs.compacted(msgspec.structs.replace(no_manifest(ORDERS), compacted_to=Offset(5), log_start_offset=Offset(7)))
+
+
 def test_damage_names_the_run_and_what_lies_before_it() -> None:
     runs = Runs()
     for _ in range(3):

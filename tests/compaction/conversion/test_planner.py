@@ -161,6 +161,23 @@ def test_runs_below_a_raised_log_start_are_due_at_once() -> None:
     assert planned(plan(state)) == {A: (0, 2)}
 
 
+def test_a_gap_below_the_log_start_is_skipped_once_the_run_behind_it_is_as_old_as_any_may_become() -> None:
+    """After a restore from an older bucket, a partition begins at a log start beyond the records that are there."""
+    state = state_of([footer_of((1, 0), {A: (0, 4)}), footer_of((2, 0), {A: (8, 9)})], floors={A: 5})
+    state.advance(msgspec.structs.replace(no_manifest(A), version=2, compacted_to=Offset(5), log_start_offset=Offset(8)))
+    assert not state.waits_at_gap(A)
+    assert plan(state, now_ms=999) is None
+    assert planned(plan(state, now_ms=1_000)) == {A: (8, 10)}
+    assert planned(plan(state, everything=True)) == {A: (8, 10)}
+
+
+def test_a_gap_above_the_log_start_is_waited_for() -> None:
+    state = state_of([footer_of((2, 0), {A: (8, 9)})])
+    state.advance(msgspec.structs.replace(no_manifest(A), version=2, compacted_to=Offset(5), log_start_offset=Offset(7)))
+    assert state.waits_at_gap(A)
+    assert plan(state, now_ms=10_000, everything=True) is None
+
+
 def test_a_run_that_is_compacted_in_part_is_damage_of_its_partition_alone() -> None:
     state = state_of([footer_of((1, 0), {A: (0, 9), B: (0, 0)})], floors={A: 4})
     assert planned(plan(state, everything=True)) == {B: (0, 1)}

@@ -268,6 +268,27 @@ def test_a_partition_must_begin_at_zero_or_where_its_history_ends() -> None:
     assert damage(audit(compacted, deep=True)) == []
 
 
+def test_offsets_that_are_missing_below_the_log_start_are_no_damage() -> None:
+    """After a restore from an older bucket, a partition begins at its log start. What is missing had been deleted."""
+
+    async def after_restore(bucket: Bucket, *, log_start: int) -> None:
+        await bucket.two_sessions()
+        await bucket.claim(3)
+        await bucket.segment(3, 0, (ORDERS, 0, 3, [(15, 1)]))
+        deleted = Manifest(ORDERS, Partition(0), 1, "w", 0, "delete-records", Offset(log_start), Offset(0))
+        await bucket.store.create(manifest_key("orders", deleted.topic_partition, 1), [encode_manifest(deleted)])
+
+    async def at_its_log_start(bucket: Bucket) -> None:
+        await after_restore(bucket, log_start=15)
+
+    async def above_it(bucket: Bucket) -> None:
+        await after_restore(bucket, log_start=14)
+
+    assert damage(audit(at_its_log_start)) == []
+    (what,) = damage(audit(above_it))
+    assert "offsets 10 to 14 are missing before it" in what
+
+
 def test_a_session_without_its_claim_is_damage() -> None:
     async def unclaimed(bucket: Bucket) -> None:
         await bucket.sign()

@@ -212,3 +212,47 @@ def test_a_group_that_had_read_records_which_a_replica_lacks_gets_those_that_are
         ran = run_tidelog(read, timeout_s=PATIENCE_S)
         assert b"written instead" in ran.stdout, ran.stderr.decode()
         again.stop()
+
+
+def test_a_partition_whose_log_starts_beyond_the_records_that_a_replica_has_goes_on_at_its_log_start(tmp_path: Path) -> None:
+    """DeleteRecords wrote a manifest that was replicated before the records below its log start, and those above were not."""
+    bucket, replica = tmp_path / "bucket", tmp_path / "replica"
+    bucket.mkdir()
+    with (
+        ForkedBroker(tmp_path / "lost", flags=["--bucket", bucket.as_uri()]) as lost,
+        ForkedBroker(tmp_path / "again", flags=["--bucket", replica.as_uri()]) as again,
+    ):
+        lost.start()
+        with tidelog.connect_sync(lost.http_url) as log:
+            log.topics.create(TOPIC, partitions=1)
+            for number in range(5):
+                log.produce(TOPIC, f"deleted {number}")
+        lost.stop()
+        sessions = {session.name for session in (bucket / "wal").iterdir()}
+        lost.start()
+        with tidelog.connect_sync(lost.http_url) as log:
+            for number in range(5):
+                log.produce(TOPIC, f"not replicated {number}")
+        post(lost, f"/v1/topics/{TOPIC}/partitions/0/delete-records", {"before_offset": 8})
+        lost.stop()
+        shutil.copytree(bucket, replica)
+        [late] = {session.name for session in (replica / "wal").iterdir()} - sessions
+        shutil.rmtree(replica / "wal" / late)
+        assert damage_in(replica) == []
+        assert restored(replica, again)["findings"] == []
+        for number in range(2):
+            again.start()
+            with tidelog.connect_sync(again.http_url) as log:
+                assert log.produce(TOPIC, f"new {number}").offset == 8 + number
+                assert [record.text() for record in log.consume(TOPIC, follow=False)] == [f"new {n}" for n in range(number + 1)]
+            again.stop()
+            assert damage_in(replica) == []
+            compact = ["compact", "--bucket", replica.as_uri(), "--data-dir", str(again.data_dir), "--once", "--all", "-o", "json"]
+            ran = run_tidelog(compact, timeout_s=PATIENCE_S)
+            reported = json.loads(ran.stdout)
+            assert (ran.returncode, reported["pending_bytes"], reported["damaged"]) == (0, 0, 0), ran.stderr.decode()
+            assert damage_in(replica) == []
+        again.start()
+        with tidelog.connect_sync(again.http_url) as log:
+            assert [record.text() for record in log.consume(TOPIC, follow=False)] == ["new 0", "new 1"]
+        again.stop()

@@ -3,7 +3,8 @@
     add ─▶ open segment ─▶ full segments ─▶ PUT seq n, PUT seq n+1, … in flight ─▶ committed in order ─▶ `on_committed`
 
 A PUT's unknown outcome is never taken for failure: the same bytes go to the same key again, and "it exists" means reading it
-back. A PUT that can't be made certain by its deadline ends the session with a seal at that very place.
+back, and comparing it byte for byte. A PUT that can't be made certain by its deadline ends the session with a seal at that very
+place.
 
 Invariants: a segment's outcome is set exactly once; None (committed) only after its place and all before it are on the bucket;
 an error that says "nothing was written" only after a seal stands at or before its place, or it was never sent.
@@ -35,14 +36,13 @@ from segments.wal.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.wal.pending_segment import PendingSegment
 from segments.wal.segment_file import (
     BATCH_ENTRY_BYTES,
-    SEAL_BYTES,
     EncodedSegment,
     SegmentFooter,
     StampedBatch,
     encode_seal,
     encode_segment,
 )
-from segments.wal.session import Session, find_seal, read_writer_id, trim_point
+from segments.wal.session import Session, find_seal, is_segment_there, trim_point
 
 log = logging.getLogger(__name__)
 
@@ -241,12 +241,12 @@ class SegmentWriter:
             if put is _Put.CREATED:
                 return True
             if put is _Put.EXISTS:
-                return await self._is_ours(seq, encoded.size_bytes)
+                return await self._is_ours(seq, encoded.body)
             if put is _Put.UNSYNCED:
                 raise self._not_durable(seq)
             await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - loop.time())))
         log.warning("segment %s missed its deadline of %s ms: sealing the own session there", key, self._settings.put_deadline_ms)
-        return await self._seal_own(seq, encoded.size_bytes)
+        return await self._seal_own(seq, encoded.body)
 
     async def _put_once(self, key: str, body: list[Buffer], checksum: int, timeout_s: float) -> _Put:
         """One create, and a second one beside it when the first is slow. The same bytes to the same key: either may win."""
@@ -284,10 +284,10 @@ class SegmentWriter:
             return _Put.UNCERTAIN
         return _Put.CREATED
 
-    async def _seal_own(self, seq: SegmentSeq, segment_bytes: int) -> bool:
+    async def _seal_own(self, seq: SegmentSeq, segment: list[Buffer]) -> bool:
         """Creates the seal at `seq`, which makes its outcome certain. True when our own segment turns out to stand there.
 
-        OutcomeUnknown when the store can't make durable what stands there.
+        `segment`: its bytes, empty where none was sent. OutcomeUnknown when the store can't make durable what stands there.
         """
         body = encode_seal(
             session=self._session.id,
@@ -301,7 +301,7 @@ class SegmentWriter:
         while True:
             put = await self._put_once(key, [body], crc32c(body), self._settings.put_timeout_ms / 1000)
             if put in (_Put.CREATED, _Put.EXISTS):
-                return await self._is_ours(seq, segment_bytes)
+                return await self._is_ours(seq, segment)
             if put is _Put.UNSYNCED:
                 raise self._not_durable(seq)
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
@@ -310,31 +310,32 @@ class SegmentWriter:
         key = segment_key(self._session.id, seq)
         return OutcomeUnknown(f"{self._store.url} can't prove that {key} outlives a power cut; it may or may not be committed")
 
-    async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
+    async def _is_ours(self, seq: SegmentSeq, segment: list[Buffer]) -> bool:
         """Returns whether `seq` was committed as our segment: it exists, or was compacted, trimmed and maybe deleted since.
 
         False when a seal stands there. Raises Corrupt when anything else does.
         """
-        gone = False
         while True:
             try:
                 async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
-                    if await trim_point(self._store, self._session.id) > seq:
-                        return True
-                    writer = await read_writer_id(self._store, self._session.id, seq, bytes_expected=segment_bytes)
+                    try:
+                        if await is_segment_there(self._store, self._session.id, seq, segment):
+                            return True
+                    except NotFound as error:
+                        if await self._is_trimmed(seq):
+                            return True
+                        raise Corrupt(f"segment {seq} of session {self._session.id} was there, and is gone untrimmed") from error
+                    # A seal that came late, to where our segment had been compacted and deleted, ends nothing.
+                    return await self._is_trimmed(seq)
             except Corrupt:
                 raise
-            except NotFound as error:
-                if gone:
-                    raise Corrupt(f"segment {seq} of session {self._session.id} was there, and is gone untrimmed") from error
-                gone = True  # trimmed between the two reads: the next one tells
             except (TidelogError, TimeoutError) as error:
                 log.warning("reading back segment %s: %s", seq, error or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
-            else:
-                if writer not in (None, self._session.writer):
-                    raise Corrupt(f"segment {seq} of session {self._session.id} was written by another", writer=writer.hex())
-                return writer is not None
+
+    async def _is_trimmed(self, seq: SegmentSeq) -> bool:
+        """Returns whether the place is trimmed. Ask after the read: a segment's marker is created before the segment is deleted."""
+        return await trim_point(self._store, self._session.id) > seq
 
     def _landed(self, segment: PendingSegment) -> None:
         segment.landed_at_s = asyncio.get_running_loop().time()
@@ -383,7 +384,7 @@ class SegmentWriter:
         """Seals the drained session, so that a successor need not. One that can't be written in time is left to the successor."""
         try:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
-                await self._seal_own(self._order.next_seq, SEAL_BYTES)
+                await self._seal_own(self._order.next_seq, [])
         except (TimeoutError, Corrupt, OutcomeUnknown) as error:
             reason = str(error) or "the bucket did not answer in time"
             log.warning("session %s ends without its seal: %s", self._session.id, reason)

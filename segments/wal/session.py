@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from metadata.model import SegmentSeq, SessionId
 from metadata.retry import RetryPauses, retry
 from segments.bucket import layout as bucket_layout
 from segments.bucket.layout import parse_wal_key
-from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, list_all
+from segments.object_store.interface import Buffer, ObjectInfo, ObjectStore, is_unsynced, list_all
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 from segments.wal.session_listing import ListedSession, SessionListing
@@ -280,16 +280,26 @@ async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionI
     return found
 
 
-async def read_writer_id(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
-    """Returns the nonce of the segment with this number; None if a seal is there.
+async def is_segment_there(store: ObjectStore, session: SessionId, seq: SegmentSeq, body: Sequence[Buffer]) -> bool:
+    """Returns whether the object at this place has the bytes of `body`; False if a seal is there.
 
-    Raises Corrupt if the object is neither, or torn; NotFound if there is no object (it may have been trimmed).
+    The nonce in the header and the length prove nothing alone: a virtual machine that was set back with its memory sends other
+    records under the number, the nonce and perhaps the length of a segment that it has sent before. Raises Corrupt if another
+    object is there; NotFound if there is none (it may have been trimmed).
     """
     key = bucket_layout.segment_key(session, seq)
-    body = await store.get(key)
-    head = parse_head(body, key=key)
+    found = await store.get(key)
+    if found == b"".join(body):
+        return True
+    head = parse_head(found, key=key)
     if head.is_seal:
-        return None
-    if (head.session, head.seq) != (session, seq) or len(body) != bytes_expected:
-        raise Corrupt(f"{key} holds segment {head.seq} of session {head.session} with {len(body)} bytes", key=key)
-    return head.writer
+        return False
+    if (head.session, head.seq) != (session, seq):
+        raise Corrupt(f"{key} holds segment {head.seq} of session {head.session}", key=key)
+    raise Corrupt(
+        f"{key} holds another segment of {len(found)} bytes than the one that was sent",
+        hint="It is torn, or another process has used this session: a copy of this one's memory, as after a virtual machine was "
+        "resumed from a snapshot.",
+        key=key,
+        writer=head.writer.hex(),
+    )

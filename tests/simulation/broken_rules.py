@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 from unittest.mock import patch
-
-import msgspec
 
 from compaction import deletion_policy
 from compaction.conversion import convert_unit
@@ -28,7 +26,7 @@ from metadata.cluster.leadership import PartitionState
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.store.keys import KeyLayout
-from segments.bucket.layout import claim_key, segment_key
+from segments.bucket.layout import segment_key
 from segments.deadline import Deadline
 from segments.history import manifest_edits
 from segments.log.append_result import UnverifiedRejection
@@ -36,13 +34,13 @@ from segments.log.leadership_check import LeadershipCheck
 from segments.log.manifest_follower import ManifestFollower
 from segments.log.session_log import PendingAppend, Released, SessionLog
 from segments.object_store import store_clock
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import Buffer, ObjectStore
 from segments.partition.leader_partitions import LeaderPartitions
 from segments.partition.partition_log import Appended, PartitionLog
 from segments.recovery import recover as recovery
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.wal import segment_writer, session
-from segments.wal.session import ClaimRecord, list_session
+from segments.wal.session import list_session
 from segments.wal.session_listing import SessionListing
 from tests.simulation import broken_policies
 from tests.simulation.metadata_wire import MetadataWire
@@ -124,7 +122,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.ACKNOWLEDGED_EARLY:
             return [(PendingAppend, "committed", _acknowledged_early)]
         case BrokenRule.SEAL_NOT_CHECKED:
-            return [(segment_writer, "read_writer_id", _any_claimant)]
+            return [(segment_writer, "is_segment_there", _whatever_is_there)]
         case BrokenRule.SEAL_DELETED:
             return [(recovery, "seal", _sealed_for_a_moment)]
         case BrokenRule.TAKEOVER_WITHOUT_SEAL:
@@ -187,8 +185,8 @@ async def _acknowledged_early(self: PendingAppend, deadline: Deadline) -> Append
     return self.appended
 
 
-async def _any_claimant(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
-    return bytes.fromhex(msgspec.json.decode(await store.get(claim_key(written)), type=ClaimRecord).writer)
+async def _whatever_is_there(store: ObjectStore, written: SessionId, seq: SegmentSeq, body: Sequence[Buffer]) -> bool:
+    return True
 
 
 async def _sealed_for_a_moment(store: ObjectStore, sealed: SessionId, **how: Any) -> SessionListing:

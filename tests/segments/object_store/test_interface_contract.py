@@ -13,10 +13,14 @@ from awscrt.checksums import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import AlreadyExists, InvalidArgument, NotFound
+from metadata.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
+from metadata.model import SegmentSeq
+from segments.bucket.layout import segment_key
 from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import Buffer, ObjectStore
 from segments.object_store.memory import MemoryObjectStore
+from segments.wal.session import is_segment_there
+from tests.kit.segments.batches import ORDERS, SESSION, batch_of, segment_of, stamped_run
 from tests.kit.servers import S3Server, named_server, versity_server
 
 Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
@@ -24,6 +28,7 @@ Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
 Run = Callable[[Scenario], None]
 
 KIB, MIB = 1 << 10, 1 << 20
+FIRST = SegmentSeq(0)
 numbers = itertools.count()
 few_examples = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -413,6 +418,24 @@ def test_deleting_all_that_lies_below_a_prefix_leaves_nothing_of_it(store: Run) 
         await store.delete("a/b")
         await store.delete("a")
         assert await keys_below(store, "") == ["z"]
+
+    store(scenario)
+
+
+# What stands in the way of a create
+
+
+def test_a_segment_differs_from_another_one_of_its_length_that_stands_in_its_place(store: Run) -> None:
+    ours, other = (segment_of(SESSION.id, 0, [(ORDERS, stamped_run(0, batch_of(value * MIB)))]) for value in (b"a", b"b"))
+    assert ours.size_bytes == other.size_bytes
+
+    async def scenario(store: ObjectStore) -> None:
+        await store.create(segment_key(SESSION.id, FIRST), other.body, crc32c=other.crc32c)
+        with pytest.raises(AlreadyExists):
+            await store.create(segment_key(SESSION.id, FIRST), ours.body, crc32c=ours.crc32c)
+        assert await is_segment_there(store, SESSION.id, FIRST, other.body)
+        with pytest.raises(Corrupt):
+            await is_segment_there(store, SESSION.id, FIRST, ours.body)
 
     store(scenario)
 

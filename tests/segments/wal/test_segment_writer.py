@@ -396,6 +396,33 @@ def test_a_segment_that_was_compacted_before_its_writer_heard_of_it_is_committed
     run(main())
 
 
+def test_another_segment_of_the_same_length_is_not_taken_for_ours_though_our_nonce_is_in_it() -> None:
+    """A virtual machine that was set back with its memory sends its next records under a number that it has used before."""
+    store = ScriptedStore()
+
+    async def work(at_work: Writing) -> None:
+        assert await outcome(at_work.add(b"first")) is None
+        other = b"".join(segment_of(SESSION.id, 1, [(ORDERS, stamped_run(1, batch_of(b"before")))]).body)
+        store.plant(key_of(1), other)
+        assert isinstance(await outcome(at_work.add(b"behind")), OutcomeUnknown)
+        assert len(store.content(key_of(1))) == len(other)
+        await at_work.running
+        assert at_work.writer.ended
+
+    with_writer(store, work, settings=replace(AT_ONCE, puts_in_flight_max=1))
+
+
+def test_another_segment_of_the_same_length_is_not_taken_for_ours_though_it_is_trimmed() -> None:
+    store = ScriptedStore()
+
+    async def work(at_work: Writing) -> None:
+        store.plant(key_of(0), b"".join(segment_of(SESSION.id, 0, [(ORDERS, stamped_run(0, batch_of(b"before")))]).body))
+        store.plant(trimmed_key(SESSION.id, SegmentSeq(1)), b"")
+        assert isinstance(await outcome(at_work.add(b"behind")), OutcomeUnknown)
+
+    with_writer(store, work)
+
+
 def test_an_object_that_is_there_and_then_gone_untrimmed_leaves_its_outcome_unknown() -> None:
     store = ScriptedStore()
     store.script("create", key_of(0), fails(AlreadyExists("it is there")))

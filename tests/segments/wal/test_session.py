@@ -24,8 +24,8 @@ from segments.wal.session import (
     claim,
     find_seal,
     list_objects,
+    is_segment_there,
     list_session,
-    read_writer_id,
     seal,
     trim_point,
 )
@@ -42,8 +42,8 @@ def key_of(seq: int, session: SessionId = SESSION) -> str:
     return segment_key(session, SegmentSeq(seq))
 
 
-def body_of(seq: int, *, writer: bytes = WRITER, committed_to: int = 0) -> bytes:
-    run = stamped_run(seq, batch_of(b"x"))
+def body_of(seq: int, *, writer: bytes = WRITER, value: bytes = b"x", committed_to: int = 0) -> bytes:
+    run = stamped_run(seq, batch_of(value))
     return b"".join(segment_of(SESSION, seq, [(ORDERS, run)], writer=writer, committed_to=committed_to).body)
 
 
@@ -387,24 +387,24 @@ def test_two_sealers_and_a_writer_that_goes_on_agree_on_where_the_session_ends(
     run(main(), shuffled=shuffled, seed=seed)
 
 
-# ── who wrote what stands at a place ────────────────────────────────────────────────────────────────────────────────────
+# ── what stands at a place ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def writer_at(store: ScriptedStore, seq: int, *, bytes_expected: int | None = None) -> bytes | None:
-    expected = len(body_of(seq)) if bytes_expected is None else bytes_expected
-    return run(read_writer_id(store, SESSION, SegmentSeq(seq), bytes_expected=expected))
+def is_ours(store: ScriptedStore, seq: int) -> bool:
+    body = body_of(seq)
+    return run(is_segment_there(store, SESSION, SegmentSeq(seq), [body[:7], memoryview(body)[7:]]))
 
 
-def test_a_segment_key_reveals_its_writer_or_a_seal() -> None:
-    store = bucket(0, sealed_at=2)
-    store.plant(key_of(1), body_of(1, writer=SUCCESSOR))
-    assert [writer_at(store, seq) for seq in range(3)] == [WRITER, SUCCESSOR, None]
+def test_a_segment_key_holds_our_segment_or_a_seal() -> None:
+    assert [is_ours(bucket(0, sealed_at=1), seq) for seq in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        pytest.param(body_of(0)[:-1], "with", id="torn"),
+        pytest.param(body_of(0)[:-1], "holds another segment", id="torn"),
+        pytest.param(body_of(0, writer=SUCCESSOR), "holds another segment", id="of another writer"),
+        pytest.param(body_of(0, value=b"w"), "holds another segment", id="of the same writer and length, with another record"),
         pytest.param(body_of(1), "holds segment 1 of session 7", id="of another place"),
         pytest.param(b"<html>", "too few", id="no object of ours"),
         pytest.param(b"<html>" * 99, "neither a segment nor a seal", id="no object of ours, but as long"),
@@ -414,12 +414,12 @@ def test_any_other_object_at_a_segment_key_is_corrupt(content: bytes, why: str) 
     store = bucket()
     store.plant(key_of(0), content)
     with pytest.raises(Corrupt, match=why):
-        writer_at(store, 0)
+        is_ours(store, 0)
 
 
 def test_a_segment_key_without_an_object_is_not_found() -> None:
     with pytest.raises(NotFound):
-        writer_at(bucket(), 0)
+        is_ours(bucket(), 0)
 
 
 @pytest.mark.parametrize("trimmed_to", [None, 0, 3])
@@ -431,7 +431,7 @@ def test_what_the_bucket_refuses_is_passed_on() -> None:
     store = bucket(0)
     store.script("get", key_of(0), fails(Denied("403")))
     with pytest.raises(Denied):
-        writer_at(store, 0)
+        is_ours(store, 0)
 
 
 # ── whether it was ended ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,17 @@
     to b1       another's
     A, skipped  A, written  refuses: the bucket was not complete when the metadata were restored, and records that the restore did
     session 7   in 7        not see have arrived since
+    A, applied  A, without  refuses: the bucket is older than the metadata, for example a copy of last night. Acknowledged records
+    batch 41    41 and on   that it lacks would be out of sight, and their offsets assigned twice
     restoring   any         refuses, until the restore is complete
+
+The last row but one refuses no healthy cluster. The controller creates a batch of appointments before the metadata note it as
+applied, and the number is read here before the listing. So the bucket has that batch or later ones, whatever happens meanwhile: a
+controller between create and apply (its number is lower), another broker that starts (it changes neither), a read of etcd that lags
+(a lower number), a restore (it creates its batch before it notes the number), the collection of old batches (a hundred later ones
+are there). Before the first batch no session leads. Each session that leads was appointed by a batch, and has claimed its number
+before, so its claim needs no look of its own. A copy that has the last batch is not noticed: one is written for each new leader,
+and before each snapshot of metadata that have changed.
 
 A start is refused before anything is written, including the start-up proof (`before_writing`).
 
@@ -42,9 +52,9 @@ from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout, parse_number
 from segments.bucket.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
-from segments.bucket.layout import WAL, session_prefix
+from segments.bucket.layout import APPOINTMENTS, WAL, appointments_key, parse_appointments_key, session_prefix
 from segments.bucket.markers import check_not_superseded
-from segments.object_store.interface import ObjectStore
+from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.session import first_with_segments, read_claim
 
 # A bucket that ends with its process.
@@ -139,7 +149,27 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
             hint=f"{_IF_TWICE} Else {_RESTORE}",
             cluster_id=identity,
         )
+    if bucket.url != MEMORY:
+        await _check_not_older(bucket, now.number, identity)
     await check_knows_who_wrote(bucket, metadata, layout)
+
+
+async def _check_not_older(bucket: ObjectStore, applied: int, identity: str) -> None:
+    """Raises Rejected if the bucket lacks batch `applied` of appointments and all later ones. One request."""
+    if not applied:
+        return
+    async for found in list_all(bucket, APPOINTMENTS, start_after=appointments_key(applied - 1)):
+        if parse_appointments_key(found.key) is not None:
+            return
+    raise Rejected(
+        f"{bucket.url} is older than the metadata of cluster {identity}: it lacks {appointments_key(applied)}, which the metadata "
+        "have applied. It is a copy or a backup of the bucket, or objects were deleted from it, perhaps by a lifecycle rule",
+        hint="Acknowledged records may be missing in it. Name the bucket that this cluster has used (--bucket or --data-dir), "
+        "or restore the newer objects from versions or a backup of the bucket. If they are lost, and you go on with the records "
+        f"that this bucket has, {_RESTORE}",
+        cluster_id=identity,
+        number=applied,
+    )
 
 
 async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> None:

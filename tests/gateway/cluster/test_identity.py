@@ -28,7 +28,7 @@ from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.cluster_record import read_cluster_record, sign_bucket
-from segments.bucket.layout import WAL, SnapshotPosition, claim_key, segment_key, snapshot_key
+from segments.bucket.layout import WAL, SnapshotPosition, appointments_key, claim_key, segment_key, snapshot_key
 from segments.bucket.markers import begin_restoration
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import ListPage
@@ -183,6 +183,56 @@ def test_of_two_copies_the_one_with_fewer_appointments_is_refused_whatever_the_r
     with_parts(tmp_path, test)
 
 
+def with_batches(*numbers: int, url: str = "s3://ours/log") -> MemoryObjectStore:
+    """A bucket of the cluster `ours` that has these batches of appointments."""
+    bucket = MemoryObjectStore(url)
+
+    async def fill() -> None:
+        await sign_bucket(bucket, "ours", now_ms=0)
+        for number in numbers:
+            await bucket.create(appointments_key(number), [b"{}"])
+
+    asyncio.run(fill())
+    return bucket
+
+
+@pytest.mark.parametrize("has", [[], [5, 6]], ids=["no appointments", "those of last night"])
+def test_a_bucket_that_lacks_the_last_appointments_of_the_metadata_is_refused(tmp_path: Path, has: list[int]) -> None:
+    older = with_batches(*has)
+
+    async def test(_: MemoryObjectStore, metadata: SqliteStore) -> None:
+        await metadata.transact([], [Put(LAYOUT.cluster_id, b"ours"), Put(LAYOUT.appointments, encode_progress(Progress(7)))])
+        before = written_keys(older)
+        with pytest.raises(Rejected, match=r"is older than the metadata of cluster ours: it lacks appointments/0+7,") as refused:
+            await identify(older, metadata)
+        assert "Acknowledged records may be missing" in refused.value.hint
+        assert "tidelog cluster restore" in refused.value.hint
+        assert written_keys(older) == before, "nothing was written"
+
+    with_parts(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("applied", "has"),
+    [
+        pytest.param(0, [], id="before the first appointments"),
+        pytest.param(0, [1], id="the first are created and not yet applied"),
+        pytest.param(7, [6, 7], id="the last applied are there"),
+        pytest.param(7, [6, 7, 8], id="a controller has created the next"),
+        pytest.param(7, [120, 121], id="they were collected since the metadata were read"),
+    ],
+)
+def test_a_bucket_is_not_taken_for_older_while_controllers_are_at_work(tmp_path: Path, applied: int, has: list[int]) -> None:
+    bucket = with_batches(*has)
+
+    async def test(_: MemoryObjectStore, metadata: SqliteStore) -> None:
+        progress = [Put(LAYOUT.appointments, encode_progress(Progress(applied)))] if applied else []
+        await metadata.transact([], [Put(LAYOUT.cluster_id, b"ours"), *progress])
+        assert await identify(bucket, metadata) == "ours"
+
+    with_parts(tmp_path, test)
+
+
 def segment_in(session: int, seq: int = 0) -> tuple[str, list[bytes]]:
     return segment_key(SessionId(session), SegmentSeq(seq)), [b"a segment, longer than a seal" * 8]
 
@@ -331,6 +381,10 @@ def test_a_bucket_that_is_refused_is_refused_before_anything_is_written(tmp_path
         assert reported == [True, False], "what is wrong is not even tried"
 
     with_parts(tmp_path, test)
+
+
+def written_keys(bucket: MemoryObjectStore) -> list[str]:
+    return list(bucket._keys)
 
 
 def written(bucket: MemoryObjectStore) -> bool:

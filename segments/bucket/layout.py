@@ -132,6 +132,11 @@ def history_files_prefix(name: str, partition: TopicPartition) -> str:
     return f"{TOPICS}{name}/{partition.topic_id}/partition={partition.partition}/"
 
 
+def history_files_parent(name: str, topic_id: TopicId) -> str:
+    """Returns the prefix of the files of all partitions of this life of the topic, and nothing else."""
+    return f"{TOPICS}{name}/{topic_id}/partition="
+
+
 def history_file_key(name: str, partition: TopicPartition, file_name: str) -> str:
     return f"{history_files_prefix(name, partition)}{file_name}"
 

@@ -23,6 +23,7 @@ from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Un
 from metadata.model import TopicPartition
 from metadata.retry import RetryPauses
 from segments.bucket.layout import manifest_key, manifests_prefix, parse_topic_key
+from segments.bucket.neighbour_listing import list_neighbours
 from segments.concurrency import gather_all
 from segments.history.manifest import Manifest, decode_manifest, encode_manifest
 from segments.object_store.interface import ObjectStore
@@ -151,32 +152,15 @@ def _neighbours(topics: Mapping[TopicPartition, str]) -> list[list[TopicPartitio
 
 
 async def _newest_versions(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The highest version of each that has one. A page tells of all partitions in it; what lies between two of them is skipped.
-
-    `partitions`: of one life of the topic, in order.
-    """
+    """The highest version of each that has one. `partitions`: of one life of the topic, in order."""
     first, *_ = partitions
     found: dict[TopicPartition, int] = {}
     folder = manifests_prefix(topic, first).removesuffix(f"{first.partition:05d}/")
-    at, start_after = 0, ""
-    while at < len(partitions):
-        prefix = manifests_prefix(topic, partitions[at])
-        page = await store.list(folder if len(partitions) > 1 else prefix, start_after=max(prefix, start_after))
-        for info in page.objects:
-            parsed = parse_topic_key(info.key)
-            if parsed is not None and parsed.manifest is not None:
-                found[TopicPartition(first.topic_id, parsed.manifest.partition)] = parsed.manifest.version  # ascending
-        if not page.more:
-            break
-        start_after = page.objects[-1].key
-        while at < len(partitions) and _is_behind(start_after, manifests_prefix(topic, partitions[at])):
-            at += 1
+    async for info in list_neighbours(store, folder, [manifests_prefix(topic, partition) for partition in partitions]):
+        parsed = parse_topic_key(info.key)
+        if parsed is not None and parsed.manifest is not None:
+            found[TopicPartition(first.topic_id, parsed.manifest.partition)] = parsed.manifest.version  # ascending
     return {partition: found[partition] for partition in partitions if partition in found}
-
-
-def _is_behind(key: str, prefix: str) -> bool:
-    """Returns whether a listing that has come to this key is past all keys that begin with `prefix`."""
-    return key > prefix and not key.startswith(prefix)
 
 
 async def read_manifest(store: ObjectStore, topic: str, partition: TopicPartition, version: int) -> Manifest:

@@ -11,6 +11,8 @@ what is found there, never what someone remembered.
 
 Manifests are read last. What was trimmed before the footers were read lies below `compacted_to` of every manifest that is read
 later, so however far compaction comes meanwhile, it makes no gap; and a log start that the old leader raised while it led is seen.
+Parquet files are listed before them, beside the footers: a partition whose files are newer than its manifest is refused
+(missing_manifests.py).
 
 A session whose claim is there and that has no segments wrote nothing. One whose claim is gone as well is damage: claims are never
 deleted, so its segments may be gone with it.
@@ -29,10 +31,12 @@ from metadata.errors import Corrupt, NotFound, Unavailable
 from metadata.model import SegmentSeq, SessionId, TopicPartition
 from metadata.retry import RetryPauses, retry
 from segments.bucket.layout import segment_key
+from segments.concurrency import gather_all
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectInfo, ObjectStore
 from segments.recovery.footer_cache import FooterCache, KeptSession, SessionRuns
+from segments.recovery.missing_manifests import NewestFiles, missing_manifests, newest_files
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns, session_and_epoch
 from segments.settings import SegmentSettings
@@ -71,15 +75,24 @@ async def recover(
     """
     usable = {partition: found for partition, found in (begun or {}).items() if found.continues_in(spans.get(partition, ()))}
     cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
+    named = {partition: name for partition, name in (topics or {}).items() if partition in spans}
     found_runs = RecoveredRuns()
-    for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
-        assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
-        async with cache.session(session, first_seq=first_seq) as kept:
-            if not _is_read(kept.runs, released_at_seq):
-                await _read_on(store, kept, cache, released_at_seq, by=by, settings=settings, now_ms=now_ms)
-            found_runs.take_in(kept.runs)
+    files: dict[TopicPartition, NewestFiles] = {}
+
+    async def read_sessions() -> None:
+        for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
+            assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
+            async with cache.session(session, first_seq=first_seq) as kept:
+                if not _is_read(kept.runs, released_at_seq):
+                    await _read_on(store, kept, cache, released_at_seq, by=by, settings=settings, now_ms=now_ms)
+                found_runs.take_in(kept.runs)
+
+    async def list_files() -> None:
+        files.update(await _files(store, named, settings))
+
+    await gather_all([read_sessions(), list_files()])
     known = {partition: found.recovered.manifest for partition, found in usable.items()}
-    manifests = await _newest(store, {p: name for p, name in (topics or {}).items() if p in spans}, known, settings)
+    manifests = await _newest(store, named, known, settings)
 
     def rebuild_all() -> dict[TopicPartition, RecoveredPartition | Corrupt]:
         rebuilt: dict[TopicPartition, RecoveredPartition | Corrupt] = {}
@@ -93,7 +106,10 @@ async def recover(
                 known_so_far = ahead.recovered
             else:
                 known_so_far = empty_partition(partition, settings, manifest=manifest, topic=topic)
-            rebuilt[partition] = found_runs.rebuilt(known_so_far, held, ahead)
+            found = found_runs.rebuilt(known_so_far, held, ahead)
+            if isinstance(found, RecoveredPartition) and partition in files:
+                found = missing_manifests(found, files[partition]) or found
+            rebuilt[partition] = found
         return rebuilt
 
     return await asyncio.to_thread(rebuild_all) if found_runs.count > REBUILT_IN_A_THREAD else rebuild_all()
@@ -128,6 +144,15 @@ async def _newest(
     """The manifests that count now. Retries while the bucket is away."""
     pause_s = settings.retry_pause_ms_max / 1000
     read = partial(newest_manifests, store, topics, known=known, reads_max=settings.footer_reads_max)
+    return await retry(read, on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
+
+
+async def _files(
+    store: ObjectStore, topics: Mapping[TopicPartition, str], settings: SegmentSettings
+) -> dict[TopicPartition, NewestFiles]:
+    """The newest files of each partition that has any. Retries while the bucket is away."""
+    pause_s = settings.retry_pause_ms_max / 1000
+    read = partial(newest_files, store, topics, reads_max=settings.footer_reads_max)
     return await retry(read, on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
 
 

@@ -234,7 +234,7 @@ def test_what_was_read_ahead_before_it_was_compacted_is_dropped_and_nothing_is_r
     found = run(recovered())
     assert found.runs.start_offset == 5
     assert found.topic == TOPIC
-    assert (bucket.count("list"), bucket.count("get"), bucket.count("tail")) == (1, 1, 0)
+    assert (bucket.count("list"), bucket.count("get"), bucket.count("tail")) == (2, 1, 0), "files and manifests, and no footer"
     assert_goes_on(found)
 
 
@@ -270,7 +270,7 @@ def test_taking_over_a_thousand_partitions_reads_each_manifest_once_and_lists_a_
     assert all(isinstance(each, RecoveredPartition) and each.end_offset == 2 for each in found.values())
     assert bucket.count("get") == 1_000
     assert bucket.count("tail") <= 4
-    assert bucket.count("list") == 2 + 4, "to seal the session, and 256 partitions at a time"
+    assert bucket.count("list") == 2 + 4 + 4, "to seal the session, and manifests and files of 256 partitions at a time"
 
 
 def test_a_partition_without_a_manifest_is_recovered_from_its_footers() -> None:

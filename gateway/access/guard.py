@@ -274,13 +274,17 @@ class AccessGuard:
         caller = call.caller
         if caller is None or caller.is_peer or call.needs.open:  # probes are answered whatever their principal has used
             return None
+        return self.quota_of(caller)
+
+    def quota_of(self, caller: Principal) -> Meter | None:
+        """Returns the quota meter of a principal, a new one once its quota has changed; None where no quota applies."""
         return self._quotas.meter(caller.principal)
 
     def meter(self, call: AuthorizedCall) -> Meter | None:
         """Charges a request and returns its meter; None where no quota applies. Raises Throttled once the quota is used up."""
         meter = self.quota(call)
         if meter is not None:
-            meter.begin()
+            meter.begin(call.needs)
         return meter
 
     def flow(self, call: AuthorizedCall) -> StreamUsage | None:
@@ -289,7 +293,7 @@ class AccessGuard:
         if caller is None or caller.is_peer:
             return None
         principal = caller.principal
-        return StreamUsage(lambda: self._quotas.meter(principal))
+        return StreamUsage(lambda: self._quotas.meter(principal), call.needs)
 
     # ── lasting calls ─────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,12 @@
     peer             only other brokers may make it
     changes          the audit log records it when it is permitted as well
     lasts            ends when its credentials expire, or when a right that it uses is revoked
+    bytes_in         writes records: its requests count for the quota of bytes in, and wait while that is overdrawn
+    bytes_out        reads records: its answers count for the quota of bytes out, and wait while that is overdrawn
     none of the first three: every authenticated principal may make it
+
+Every call counts for the quota of requests. A heartbeat or a commit never waits for bytes, or a consumer that has read much would
+lose its group.
 
 Invariant: a call without a row is refused; a test compares the rows with all routes and methods.
 """
@@ -31,17 +36,21 @@ class RequiredAccess:
     peer: bool = False
     changes: bool = False
     lasts: bool = False
+    bytes_in: bool = False
+    bytes_out: bool = False
 
 
 # Every authenticated principal.
 _AUTHENTICATED: Final = RequiredAccess()
 _OPEN: Final = RequiredAccess(open=True)
-_READ: Final = RequiredAccess(topic="read", lasts=True)
+_READ: Final = RequiredAccess(topic="read", lasts=True, bytes_out=True)
+_WRITE: Final = RequiredAccess(topic="write", bytes_in=True)
 _DESCRIBE: Final = RequiredAccess(topic="describe")
 _CREATE: Final = RequiredAccess(topic="create", changes=True)
 _ADMIN: Final = RequiredAccess(topic="admin", changes=True)
 _MEMBER: Final = RequiredAccess(group="read", topic="read")
 _WAITING_MEMBER: Final = RequiredAccess(group="read", topic="read", lasts=True)
+_READING_MEMBER: Final = RequiredAccess(group="read", topic="read", lasts=True, bytes_out=True)
 _GROUP_ADMIN: Final = RequiredAccess(group="admin", topic="read", changes=True)
 _CLUSTER_ADMIN: Final = RequiredAccess(cluster="admin", changes=True)
 _CLUSTER_LIST: Final = RequiredAccess(cluster="admin")
@@ -72,7 +81,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", f"{_PARTITION}/offsets/{{offset}}/explain"): RequiredAccess(topic="read"),
     ("GET", f"{_PARTITION}/leader-epochs/{{leader_epoch}}"): _DESCRIBE,
     ("POST", f"{_PARTITION}/delete-records"): _ADMIN,
-    ("POST", f"{_TOPIC}/records"): RequiredAccess(topic="write"),
+    ("POST", f"{_TOPIC}/records"): _WRITE,
     ("GET", f"{_TOPIC}/records"): _READ,
     ("GET", f"{_PARTITION}/records"): _READ,
     ("POST", "/v1/producers"): _AUTHENTICATED,
@@ -89,7 +98,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("DELETE", f"{_GROUP}/offsets"): _GROUP_ADMIN,
     ("POST", f"{_GROUP}/members"): _WAITING_MEMBER,
     ("DELETE", _MEMBER_PATH): _MEMBER,
-    ("GET", f"{_MEMBER_PATH}/records"): _WAITING_MEMBER,
+    ("GET", f"{_MEMBER_PATH}/records"): _READING_MEMBER,
     ("POST", f"{_MEMBER_PATH}/offsets"): _MEMBER,
     ("POST", f"{_MEMBER_PATH}/heartbeat"): _MEMBER,
     ("GET", "/v1/keys"): _CLUSTER_LIST,
@@ -111,10 +120,10 @@ _ACCESS: Final = "/tidelog.v1.Access/"
 
 GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_LOG}InitProducer": _AUTHENTICATED,
-    f"{_LOG}Produce": RequiredAccess(topic="write"),
-    f"{_LOG}ProduceStream": RequiredAccess(topic="write"),  # each message is checked
+    f"{_LOG}Produce": _WRITE,
+    f"{_LOG}ProduceStream": _WRITE,  # each message is checked
     f"{_LOG}Fetch": _READ,
-    f"{_LOG}Consume": _WAITING_MEMBER,
+    f"{_LOG}Consume": _READING_MEMBER,
     f"{_LOG}ListOffsets": _DESCRIBE,
     f"{_LOG}OffsetForLeaderEpoch": _DESCRIBE,
     f"{_LOG}DeleteRecords": _ADMIN,
@@ -159,7 +168,7 @@ KAFKA_CALLS: Final[dict[str, RequiredAccess]] = {
     "ApiVersions": _OPEN,
     "SaslHandshake": _OPEN,
     "SaslAuthenticate": _OPEN,
-    "Produce": RequiredAccess(topic="write"),
+    "Produce": _WRITE,
     "Fetch": _READ,
     "ListOffsets": _DESCRIBE,
     "OffsetForLeaderEpoch": _DESCRIBE,

@@ -24,7 +24,7 @@ from gateway.error_codes import wire_codes
 from gateway.proto.status import DETAILS_TRAILER, to_status
 from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.telemetry.request_context import note_deadline, note_refusal
-from metadata.errors import InvalidArgument, TidelogError, Unavailable
+from metadata.errors import InvalidArgument, Throttled, TidelogError, Unavailable
 
 # Timeout of a message that the handler reads itself. A large message may come slowly, but none may hold its call without bound.
 MESSAGE_TIMEOUT_S: Final = 30.0
@@ -98,6 +98,22 @@ async def write_wholly(context: Context, message: bytes) -> None:
     writing.result()
     if cancelled is not None:
         raise cancelled
+
+
+def own_pace(context: Context) -> Callable[[], Awaitable[None]] | None:
+    """Makes writes of this stream go at once, whatever its principal has used of its quota of bytes.
+
+    Returns what the caller awaits before it reads records for the client; None where no quota can apply. Else a message that is
+    urgent, such as the end of an assignment, would wait for the quota behind records.
+    """
+    pace: Callable[[], Callable[[], Awaitable[None]]] | None = getattr(context, "own_pace", None)
+    return pace() if pace is not None else None
+
+
+def throttled_by(context: Context) -> Throttled | None:
+    """Returns why the broker does not read the next message of this client now; None where no quota delays it."""
+    throttled: Callable[[], Throttled | None] | None = getattr(context, "throttled", None)
+    return throttled() if throttled is not None else None
 
 
 async def only_message(context: Context) -> bytes:

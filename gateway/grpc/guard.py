@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from gateway.access.quotas import StreamUsage
 from gateway.grpc.calls import Context, MethodHandler, client_host, ended, only_message
 from gateway.grpc.limits import CallLimiter
 from gateway.net.tls.client_subject import grpc_subject
+from metadata.errors import Throttled
 
 LISTENER: Final = "grpc"
 # Outcome of a call whose client disconnected; its work may be done or not.
@@ -109,6 +111,7 @@ class _Metered:
         self._context = context
         self._flow = flow
         self._first = True
+        self._paces_itself = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -122,7 +125,17 @@ class _Metered:
             self._flow.add_bytes_in(len(message))
         return message
 
+    def own_pace(self) -> Callable[[], Awaitable[None]]:
+        """Makes writes go at once. Returns what the caller awaits before it reads records for the client (calls.own_pace)."""
+        self._paces_itself = True
+        return self._flow.wait_to_receive
+
+    def throttled(self) -> Throttled | None:
+        """Returns why the client's next message waits for a quota; None if it does not (calls.throttled_by)."""
+        return self._flow.throttled()
+
     async def write(self, message: bytes) -> None:
-        await self._flow.wait_to_receive()
+        if not self._paces_itself:
+            await self._flow.wait_to_receive()
         await self._context.write(message)
         self._flow.add_bytes_out(len(message))

@@ -40,7 +40,7 @@ class HttpGuard:
         )
         _check_names(route, parts, call.check)
         meter = self._guard.meter(call)
-        if meter is not None or call.needs.lasts:
+        if (call.needs.bytes_in or call.needs.bytes_out) and (meter is not None or call.needs.lasts):
             flow = self._guard.flow(call)
             if flow is not None:
                 receive, send = _metered_receive(receive, flow), _metered_send(send, flow)

@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from gateway.access.authorization import Principal
+from gateway.access.quotas import Meter
 from gateway.kafka.frame_reader import Announced, Frame, FrameReader
 from gateway.net.connection_limiter import ConnectionLimiter, ConnectionSlot
 from gateway.net.tls.client_subject import ClientSubject, subject_of_der
@@ -148,6 +149,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "refused_batches",
         "sasl",
         "subject",
+        "throttled_by",
         "transport",
     )
 
@@ -175,6 +177,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._unreceived: list[Callable[[], None]] = []
         self._stall_timer: asyncio.TimerHandle | None = None
         self._throttle: asyncio.TimerHandle | None = None
+        # The meter of the quota for which this connection waits; None while it waits for none.
+        self.throttled_by: Meter | None = None
         self.listener = listener
         self.is_closed = False
         self.client_host = ""
@@ -365,15 +369,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
         finally:
             self._poll = None
 
-    def throttle(self, wait_s: float) -> None:
-        """Does not read the connection for this time, or until an earlier wait ends if that is later."""
+    def throttle(self, wait_s: float, meter: Meter) -> None:
+        """Does not read the connection for this time, or until an earlier wait for the same meter ends if that is later."""
         ends_s = self._loop.time() + wait_s
         if self._throttle is not None:
-            if self._throttle.when() >= ends_s:
+            if self.throttled_by is meter and self._throttle.when() >= ends_s:
                 return
             self._throttle.cancel()
         self.hold(Hold.THROTTLED)
+        self.throttled_by = meter
         self._throttle = self._loop.call_at(ends_s, self._end_throttle)
+
+    def end_throttle(self, *, unless: Meter | None) -> None:
+        """Ends the wait for a quota soon, unless it is a wait for this meter."""
+        if self._throttle is not None and self.throttled_by is not unless:
+            self._throttle.cancel()
+            self._throttle = self._loop.call_at(self._loop.time(), self._end_throttle)
 
     def drain(self) -> None:
         """Begins no further request, and closes the connection once those before are answered."""
@@ -476,7 +487,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._abort()
 
     def _end_throttle(self) -> None:
-        self._throttle = None
+        self._throttle = self.throttled_by = None
         self.go_on(Hold.THROTTLED)
 
     def _flush(self) -> None:

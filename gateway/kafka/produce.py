@@ -88,7 +88,9 @@ _ACKS: Final = {-1: Acks.ALL, 1: Acks.LEADER, 0: Acks.NONE}
 class Charge(Protocol):
     """Counts a request for its principal's quota; returns the seconds for which the client must wait."""
 
-    def __call__(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float: ...
+    def __call__(
+        self, connection: KafkaConnection, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int
+    ) -> float: ...
 
 
 class _Batch:
@@ -388,11 +390,10 @@ class KafkaProduce:
         request.response.node_endpoints = list(request.nodes.values())
         version, correlation_id = request.header.api_version, request.header.correlation_id
         buffers = encode_produce_response(request.response, version, correlation_id)
-        wait_s = self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=len(buffers[0]))
+        wait_s = self._charge(request.connection, request.authorized, bytes_in=request.size_bytes, bytes_out=len(buffers[0]))
         if wait_s > 0:
             request.response.throttle_time_ms = round(1000 * wait_s)
             buffers = encode_produce_response(request.response, version, correlation_id)
-            request.connection.throttle(wait_s)
         request.connection.decide(request.answer, buffers)
 
     def _finish_unanswered(self, request: _Request) -> None:
@@ -400,8 +401,7 @@ class KafkaProduce:
         refused = next((each.pending for each in request.batches if isinstance(each.pending, TidelogError)), None)
         failed = any(result.error_code for topic in request.response.responses for result in topic.partition_responses)
         self._count(request, [_outcome(each.pending, request) for each in request.batches])
-        if (wait_s := self._charge(request.authorized, bytes_in=request.size_bytes, bytes_out=0)) > 0:
-            request.connection.throttle(wait_s)
+        self._charge(request.connection, request.authorized, bytes_in=request.size_bytes, bytes_out=0)
         request.connection.decide(request.answer, ())
         if refused is not None or failed:
             request.connection.refuse(refused or InvalidRecord("a Produce request with acks=0 was refused"))

@@ -78,6 +78,8 @@ class KafkaRequests:
             SASL_HANDSHAKE: Handler(0, 1, KAFKA_CALLS["SaslHandshake"], authentication.handshake),
             SASL_AUTHENTICATE: Handler(0, 2, KAFKA_CALLS["SaslAuthenticate"], authentication.authenticate),
         }
+        if self._guard is not None:
+            self._guard.cache.subscribe(self._end_changed_waits)
         served = {key: (each.version_min, each.version_max) for key, each in self._handlers.items()}
         self.versions = dict(sorted({**served, PRODUCE: ADVERTISED}.items()))
 
@@ -232,12 +234,11 @@ class KafkaRequests:
         buffers = api.encode(response, header.api_version, header.correlation_id)
         if call.authorized is None:
             return buffers
-        wait_s = self.charge(call.authorized, bytes_in=request_bytes, bytes_out=sum(map(len, buffers)))
-        if wait_s > 0:
-            if hasattr(response, "throttle_time_ms"):
-                response.throttle_time_ms = round(1000 * wait_s)
-                buffers = api.encode(response, header.api_version, header.correlation_id)
-            call.connection.throttle(wait_s)
+        sent_bytes = sum(map(len, buffers))
+        wait_s = self.charge(call.connection, call.authorized, bytes_in=request_bytes, bytes_out=sent_bytes)
+        if wait_s > 0 and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = round(1000 * wait_s)
+            buffers = api.encode(response, header.api_version, header.correlation_id)
         return buffers
 
     async def _handle(self, handler: Handler, call: KafkaCall, message: Any) -> Any:
@@ -273,17 +274,25 @@ class KafkaRequests:
             self._guard.check_counts(call)
         return call
 
-    def charge(self, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float:
+    def charge(self, connection: KafkaConnection, authorized: AuthorizedCall | None, *, bytes_in: int, bytes_out: int) -> float:
         """Counts a request for the quota of its principal. Returns the seconds for which the client must wait (KIP-219).
 
-        The response carries this time as throttle_time_ms, and the connection is not read for as long.
+        The response carries this time as throttle_time_ms. The connection is not read for as long, or until the quota changes.
+        As in Kafka, only Produce counts bytes in and only Fetch counts bytes out, and no other API waits for them.
         """
         if self._guard is None or authorized is None or (meter := self._guard.quota(authorized)) is None:
             return 0.0
-        meter.add_request()
-        meter.add_bytes_in(bytes_in)
-        meter.add_bytes_out(bytes_out)
-        return min(THROTTLE_S_MAX, meter.wait_s(meter.requests, meter.bytes_in, meter.bytes_out))
+        wait_s = min(THROTTLE_S_MAX, meter.charge(authorized.needs, bytes_in=bytes_in, bytes_out=bytes_out))
+        if wait_s > 0:
+            connection.throttle(wait_s, meter)
+        return wait_s
+
+    def _end_changed_waits(self) -> None:
+        """Reads connections again that wait for a quota which was changed or removed meanwhile."""
+        assert self._guard is not None
+        for connection in self.open:
+            if connection.throttled_by is not None and connection.authenticated is not None:
+                connection.end_throttle(unless=self._guard.quota_of(connection.authenticated))
 
     async def _api_versions(self, call: KafkaCall, request: Any) -> Any:
         return answer_api_versions(self.versions, call, request)

@@ -117,12 +117,14 @@ class Header(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
-    __slots__ = ("correlation_id", "results")
+    __slots__ = ("correlation_id", "results", "throttled")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     results: _containers.RepeatedCompositeFieldContainer[AppendResult]
-    def __init__(self, correlation_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[AppendResult, _Mapping]]] = ...) -> None: ...
+    throttled: _status_pb2.Status
+    def __init__(self, correlation_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[AppendResult, _Mapping]]] = ..., throttled: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class AppendResult(_message.Message):
     __slots__ = ("error", "placements")

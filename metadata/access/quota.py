@@ -36,8 +36,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits what one principal may use of one broker, per second."""
 
     principal: str
-    # Bytes of request bodies and messages that produce.
+    # Bytes of requests and messages that write records.
     bytes_in_per_second: int = 0
+    # Bytes of answers and messages of calls that read records.
     bytes_out_per_second: int = 0
     # Requests; on streams, messages.
     requests_per_second: int = 0

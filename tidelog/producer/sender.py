@@ -11,6 +11,7 @@ batch counts as sent once it is encoded, so what can't be encoded fails alone.
 
 A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
 who leads by now: where that is somebody else, the stream is given up; where it is still this one, it is slow, and is left alone.
+A broker that said that it reads nothing for a while, because a quota is overdrawn, is not silent within that time.
 A broker that may wait for a leader itself (`RoutePath.awaits`) has a stream of its own for that, and counts as hanging no
 sooner: but who leads is asked sooner, so that the next leader is found.
 """
@@ -110,6 +111,8 @@ class Sender:
         self._is_outdated = False
         # Since when the broker owes something and has said nothing; None while it owes nothing.
         self._owes_since_s: float | None = None
+        # Until when it reads nothing of the stream, as it said.
+        self._throttled_until_s = 0.0
         # When another one was last asked what to think of its silence.
         self._asked_s = 0.0
         # Since when no stream can be opened; None while there is no trouble.
@@ -247,7 +250,7 @@ class Sender:
             topics = self._accumulator.in_flight(self._way) or sorted(self._accumulator.topics_of(self._way))
             began_s = clock.time()
             if topics:
-                if began_s - self._owes_since_s >= SILENCE_S:
+                if began_s - max(self._owes_since_s, self._throttled_until_s) >= SILENCE_S:
                     await self._connection.kept_silent(self._address)
                 await self._topics.learn_who_leads(topics[asked % len(topics)])
                 asked += 1
@@ -362,6 +365,8 @@ class Sender:
             self._sent.popleft()
             self._owes_since_s = loop.time() if self._sent else None
             self._answers += 1
+            if response.HasField("throttled"):
+                self._note_throttled(from_status(response.throttled, address=self._address), loop.time())
             changed = {
                 batch.queue.topic
                 for batch, result in zip(batches, response.results, strict=True)
@@ -373,6 +378,12 @@ class Sender:
             if self._is_outdated and not self._sent:
                 return
         raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
+
+    def _note_throttled(self, error: TidelogError, now_s: float) -> None:
+        """Notes for how long the broker reads nothing more of this stream, because the principal has overdrawn a quota."""
+        if isinstance(error, Throttled):
+            self._connection.note_throttled(error)
+            self._throttled_until_s = now_s + error.retry_after_s
 
     def _settle(self, batch: ProducerBatch, result: log_pb2.AppendResult, now_s: float) -> bool:
         """Takes one answer in; True when the topic is not what we know of it."""

@@ -1,7 +1,8 @@
 """Decides what is written to the client of one Consume stream, and when: one message at a time, group events before records.
 
   messages queued ─▶ written first, in order
-  credit left ─────▶ poll positioned partitions until there are records ─▶ ask for room ─▶ fetch, open ─▶ write, hold the room
+  credit left ─────▶ wait for the quota ─▶ poll positioned partitions until there are records ─▶ ask for room ─▶ fetch, open
+                     ─▶ write, hold the room
   nothing came ────▶ progress
 
 A poll waits for records and holds none; any other work ends it. A delivery that has begun is written before the next message, so
@@ -16,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from gateway.api import BrokerApi
-from gateway.grpc.calls import Context, write_wholly
+from gateway.grpc.calls import Context, own_pace, write_wholly
 from gateway.grpc.consume import messages as wire
 from gateway.grpc.consume.messages import ConsumeOptions
 from gateway.grpc.consume.partitions import ConsumedPartition, ConsumedPartitions, Position
@@ -119,6 +120,7 @@ class DeliveryLoop:
         self._failed: list[tuple[ConsumedPartition, TidelogError]] = []
         self._is_ending = self._is_finishing = False
         self._wait: asyncio.Timeout | None = None
+        self._wait_for_quota = own_pace(context)
         self._written_s = 0.0
         # Run by the owner as a task.
         self.start_offsets = StartOffsets(
@@ -197,9 +199,15 @@ class DeliveryLoop:
             await self._undisturbed(asyncio.sleep(self._terms.heartbeat_s), due_s)
             return False
         self.ownership.waits()
+        if self._wait_for_quota is not None and not await self._undisturbed(self._within_quota(self._wait_for_quota), due_s):
+            return False
         limit_s = max(due_s, asyncio.get_running_loop().time() + POLL_S_MIN)
         there = await self._undisturbed(self._poll(due_s), limit_s)
         return there is not None and await self._deliver(there)
+
+    async def _within_quota(self, wait: Callable[[], Awaitable[None]]) -> bool:
+        await wait()
+        return True
 
     async def _undisturbed(self, work: Coroutine[Any, Any, _Found], until_s: float) -> _Found | None:
         """Returns the result of the work; None if other work came up or the time passed."""

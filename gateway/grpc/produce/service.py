@@ -21,7 +21,7 @@ import grpc.aio
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor, LoopYielder
 from gateway.concurrency.shutdown import InterruptibleWaits
-from gateway.grpc.calls import Context, is_forwarded
+from gateway.grpc.calls import Context, is_forwarded, throttled_by
 from gateway.grpc.produce.appender import MessageAppender, Taken
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingMessage, ReceiveBudget
@@ -65,7 +65,7 @@ class GrpcProduce:
         unanswered = await self._take_next(context, turn_timeout_s=self._broker.settings.produce_timeout_ms / 1000)
         if unanswered is None:
             raise InvalidArgument("the call carries no request")
-        return await self._answer(unanswered)
+        return await self._answer(unanswered, context)
 
     async def produce_stream(self, context: Context) -> None:
         """Serves a stream until the client ends it. Answers earlier messages before it raises.
@@ -101,7 +101,7 @@ class GrpcProduce:
 
     async def _answer_in_order(self, window: asyncio.Queue[Unanswered | None], context: Context) -> None:
         while (unanswered := await window.get()) is not None:
-            await context.write(await self._answer(unanswered))
+            await context.write(await self._answer(unanswered, context))
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +156,7 @@ class GrpcProduce:
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _answer(self, unanswered: Unanswered) -> bytes:
+    async def _answer(self, unanswered: Unanswered, context: Context) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
         yielder = LoopYielder()
         produce = unanswered.produce
@@ -172,6 +172,8 @@ class GrpcProduce:
             await yielder.step()
         traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
         produce.observe(outcomes, traffic, size_bytes=unanswered.message_bytes)
+        if (throttled := throttled_by(context)) is not None:
+            response.throttled.CopyFrom(to_status(throttled))
         return response.SerializeToString()
 
     async def _of_present_topics(self, unanswered: Unanswered, outcomes: list[Outcome]) -> list[Outcome]:

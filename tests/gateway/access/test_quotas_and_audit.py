@@ -15,15 +15,22 @@ import pytest
 
 from gateway.access.audit_log import LINES_MAX, AuditLine, AuditLog
 from gateway.access.authorization import AuthorizedCall, CallOrigin
-from gateway.access.permissions import RequiredAccess
+from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, KAFKA_CALLS, RequiredAccess
 from gateway.access.quotas import METERS_MAX, PrincipalQuotas, StreamUsage
+from gateway.grpc.calls import own_pace
+from gateway.grpc.guard import _Metered
 from gateway.proto import admin_pb2, log_pb2
+from gateway.proto.status import from_status
 from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
 from tests.gateway.integration.test_both_listeners import append
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 from tests.kit.metadata.stores import until
 from tests.simulation.virtual_loop import run
+
+WRITE = RequiredAccess(topic="write", bytes_in=True)
+READ = RequiredAccess(topic="read", bytes_out=True)
+HEARTBEAT = RequiredAccess(group="read")
 
 
 class Held:
@@ -40,17 +47,63 @@ def test_a_principal_over_its_quota_receives_the_time_to_retry() -> None:
     assert quotas.meter("b") is None
     meter = quotas.meter("a")
     assert meter is not None
-    meter.begin()
+    meter.begin(WRITE)
     meter.add_bytes_in(350)
     with pytest.raises(Throttled) as refused:
-        meter.begin()
+        meter.begin(WRITE)
     assert refused.value.retry_after_s == pytest.approx(2.5)
     assert "bytes_in_per_second" in refused.value.message
     now_s = 2.5
     for _ in range(3):
-        meter.begin()
+        meter.begin(WRITE)
     with pytest.raises(Throttled):
-        meter.begin()
+        meter.begin(WRITE)
+    assert quotas.meter("a") is meter
+
+
+def test_a_call_waits_only_for_the_limits_that_it_counts_for() -> None:
+    quota = Quota(principal="a", bytes_in_per_second=100, bytes_out_per_second=100, requests_per_second=50)
+    meter = PrincipalQuotas(Held(quota), lambda: 0.0).meter("a")
+    assert meter is not None
+    assert meter.charge(READ, bytes_in=1_000, bytes_out=8_000) == pytest.approx(79)
+    assert meter.charge(WRITE, bytes_in=50, bytes_out=1_000) == 0
+    assert meter.charge(HEARTBEAT, bytes_in=1_000, bytes_out=1_000) == 0
+    meter.begin(HEARTBEAT)
+    meter.begin(WRITE)
+    with pytest.raises(Throttled) as refused:
+        meter.begin(READ)
+    assert "bytes_out_per_second" in refused.value.message
+    for _ in range(50):
+        meter.add_request()
+    with pytest.raises(Throttled):
+        meter.begin(HEARTBEAT)
+
+
+def test_calls_that_write_and_read_records_count_bytes_and_no_others() -> None:
+    rows: dict[str, RequiredAccess] = {f"Kafka {name}": needs for name, needs in KAFKA_CALLS.items()}
+    rows |= {name.rpartition("/")[2]: needs for name, needs in GRPC_CALLS.items()}
+    rows |= {f"{method} {path}": needs for (method, path), needs in HTTP_CALLS.items()}
+    assert {name for name, needs in rows.items() if needs.bytes_in} == {
+        "Kafka Produce",
+        "Produce",
+        "ProduceStream",
+        "POST /v1/topics/{topic}/records",
+    }
+    assert {name for name, needs in rows.items() if needs.bytes_out} == {
+        "Kafka Fetch",
+        "Fetch",
+        "Consume",
+        "GET /v1/topics/{topic}/records",
+        "GET /v1/topics/{topic}/partitions/{partition}/records",
+        "GET /v1/groups/{group}/members/{member_id}/records",
+    }
+
+
+def test_a_quota_that_was_only_read_again_keeps_what_its_principal_owes() -> None:
+    held = Held(Quota(principal="a", bytes_in_per_second=10))
+    quotas = PrincipalQuotas(held, lambda: 0.0)
+    meter = quotas.meter("a")
+    held.held["a"] = Quota(principal="a", bytes_in_per_second=10)
     assert quotas.meter("a") is meter
 
 
@@ -72,7 +125,7 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
         clock = asyncio.get_running_loop().time
         held = Held()
         quotas = PrincipalQuotas(held, clock)
-        flow = StreamUsage(lambda: quotas.meter("a"))
+        flow = StreamUsage(lambda: quotas.meter("a"), WRITE)
         await flow.wait_to_send()
         began_s = clock()
         held.held["a"] = Quota(principal="a", bytes_in_per_second=10)
@@ -86,6 +139,30 @@ def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> Non
         began_s = clock()
         await flow.wait_to_send()
         assert clock() == began_s
+
+    run(scenario())
+
+
+def test_a_stream_that_paces_itself_writes_what_is_urgent_at_once() -> None:
+    async def scenario() -> None:
+        clock = asyncio.get_running_loop().time
+        quotas = PrincipalQuotas(Held(Quota(principal="a", bytes_out_per_second=10)), clock)
+        written: list[bytes] = []
+
+        async def write(message: bytes) -> None:
+            written.append(message)
+
+        context: Any = SimpleNamespace(write=write)
+        assert own_pace(context) is None
+        metered: Any = _Metered(context, StreamUsage(lambda: quotas.meter("a"), READ))
+        wait = own_pace(metered)
+        assert wait is not None
+        await wait()
+        for message in (b"x" * 103, b"revoked"):
+            await metered.write(message)
+        assert (written[1:], clock()) == ([b"revoked"], 0)
+        await wait()
+        assert clock() == pytest.approx(10)
 
     run(scenario())
 
@@ -133,6 +210,28 @@ def test_a_stream_over_its_quota_waits_in_place_of_an_error(tmp_path: Path) -> N
             assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].placements
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_an_answer_on_a_stream_says_by_which_quota_the_next_message_waits(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        await at.allow("greedy", "all", "topic", "orders")
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "bytes_in_per_second": 10})
+        key = await at.key("greedy")
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        await stream.write(log_pb2.ProduceRequest().SerializeToString())
+        assert not log_pb2.ProduceResponse.FromString(await stream.read()).HasField("throttled")
+        await stream.write(append("orders").SerializeToString())
+        answer = log_pb2.ProduceResponse.FromString(await stream.read())
+        assert answer.results[0].placements
+        throttled = from_status(answer.throttled)
+        assert isinstance(throttled, Throttled)
+        assert throttled.message == "greedy has used up its bytes_in_per_second of 10 at this broker"
+        assert throttled.retry_after_s > 1
+        stream.cancel()
 
     serve(tmp_path, scenario)
 

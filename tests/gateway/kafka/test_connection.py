@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gateway.access.quotas import Meter
 from gateway.kafka.connection import RECEIVE_BYTES_PER_SECOND_MIN, UNSENT_BYTES_MAX, Answer, Hold, KafkaConnection
 from gateway.kafka.frame_reader import SHARED_BYTES
+from metadata.access.quota import Quota
 from metadata.errors import InvalidRecord
 from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, deliver, framed, send
 
 # Bodies of requests: a poll waits for records, and a produce is answered without a place in the order of work.
 POLL, PRODUCE = b"poll----", b"produce-"
+METER, NEXT_METER = (Meter("a", Quota(principal="a", bytes_in_per_second=rate), lambda: 0.0) for rate in (1, 2))
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -155,9 +158,9 @@ def test_answers_that_wait_for_a_produce_before_them_are_bounded() -> None:
 def test_a_shorter_wait_for_a_quota_does_not_end_a_longer_one() -> None:
     async def scenario() -> None:
         connection, transport = connected(ScriptedRequests(lambda *_: None))
-        connection.throttle(0.01)
-        connection.throttle(60)
-        connection.throttle(0.02)
+        connection.throttle(0.01, METER)
+        connection.throttle(60, METER)
+        connection.throttle(0.02, METER)
         await asyncio.sleep(0.05)
         assert not transport.is_reading()
 
@@ -167,9 +170,24 @@ def test_a_shorter_wait_for_a_quota_does_not_end_a_longer_one() -> None:
 def test_a_connection_is_read_again_after_its_wait_for_a_quota() -> None:
     async def scenario() -> None:
         connection, transport = connected(ScriptedRequests(lambda *_: None))
-        connection.throttle(0.01)
-        connection.throttle(0.02)
+        connection.throttle(0.01, METER)
+        connection.throttle(0.02, METER)
         await asyncio.sleep(0.05)
+        assert transport.is_reading()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("meter", "goes_on"), [(METER, False), (NEXT_METER, True), (None, True)])
+def test_the_wait_for_a_quota_ends_once_the_quota_is_another(meter: Meter | None, goes_on: bool) -> None:
+    async def scenario() -> None:
+        connection, transport = connected(ScriptedRequests(lambda *_: None))
+        connection.throttle(60, METER)
+        connection.end_throttle(unless=meter)
+        await asyncio.sleep(0.001)
+        assert transport.is_reading() is goes_on
+        connection.throttle(0.001, NEXT_METER)
+        await asyncio.sleep(0.02)
         assert transport.is_reading()
 
     run(scenario)

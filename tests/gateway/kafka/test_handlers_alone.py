@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gateway.access.authorization import AuthorizedCall, CallOrigin
+from gateway.access.permissions import RequiredAccess
+from gateway.access.quotas import Meter, PrincipalQuotas
 from gateway.kafka.access.scram_users import KafkaScramUsers
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
@@ -28,7 +34,15 @@ from gateway.kafka.protocol.client_messages import (
     JoinGroupRequest,
     JoinGroupResponse,
 )
-from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
+from gateway.kafka.protocol.hot_messages import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from metadata.access.quota import Quota
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
 from tests.kit.gateway.kafka_client import KEYS
 from tests.kit.gateway.kafka_codec import INSTALLED
@@ -57,6 +71,42 @@ def test_an_idempotent_producer_is_never_sent_to_a_coordinator(error: TidelogErr
     broker: Any = SimpleNamespace(producer_ids=SimpleNamespace(next=fail))
     answer = asyncio.run(KafkaProducerIds(broker).init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
     assert answer.error_code == code
+
+
+CALLER: Any = SimpleNamespace(
+    principal="a", is_peer=False, check_counts=lambda: None, may=lambda *_: True, stale_error=lambda: None, expires_at_ms=0
+)
+
+
+class MeteredGuard:
+    """A guard that permits everything, and meters by the quotas that a test gives it."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._held = {quota.principal: quota}
+        self._quotas = PrincipalQuotas(SimpleNamespace(quota=self._held.get), time.monotonic)
+        self._changed: list[Callable[[], None]] = []
+        self.cache = SimpleNamespace(subscribe=self._changed.append)
+
+    def quota_changed(self, quota: Quota) -> None:
+        self._held[quota.principal] = quota
+        for changed in self._changed:
+            changed()
+
+    def call_of(self, caller: Any, needs: RequiredAccess, origin: CallOrigin) -> AuthorizedCall:
+        return AuthorizedCall(caller, needs, origin, refusal=lambda *_: None)
+
+    def check_counts(self, call: AuthorizedCall) -> None: ...
+
+    def ended(self, call: AuthorizedCall, failure: str) -> None: ...
+
+    def while_permitted(self, call: AuthorizedCall) -> Any:
+        return nullcontext()
+
+    def quota(self, call: AuthorizedCall) -> Meter | None:
+        return self._quotas.meter(call.principal)
+
+    def quota_of(self, caller: Any) -> Meter | None:
+        return self._quotas.meter(caller.principal)
 
 
 class _Name(str):
@@ -91,9 +141,9 @@ def frame(api: str, version: int, message: Any) -> bytes:
 
 def test_a_producer_with_acks_0_is_throttled_as_any_other() -> None:
     async def scenario() -> None:
-        requests = requests_alone(OneTopicLog())
-        requests._produce._charge = lambda *_, **__: 5.0
+        requests = requests_alone(OneTopicLog(), guard=MeteredGuard(Quota(principal="a", bytes_in_per_second=1)))
         connection, transport = connected(requests)
+        connection.authenticated = CALLER
         data = PartitionProduceData(index=0, records=memoryview(batch_of(b"value")))
         topic = TopicProduceData(name=TOPIC.name, partition_data=[data])
         send(connection, frame("Produce", 9, ProduceRequest(acks=0, timeout_ms=1000, topic_data=[topic])))
@@ -101,6 +151,37 @@ def test_a_producer_with_acks_0_is_throttled_as_any_other() -> None:
         await asyncio.sleep(0)
         assert not transport.is_ending
         transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_does_not_wait_for_the_bytes_that_its_principal_has_fetched() -> None:
+    async def fetched(call: KafkaCall, request: Any) -> Any:
+        return FetchResponse(responses=[FetchableTopicResponse(topic="x" * 1_000)])
+
+    async def scenario() -> None:
+        guard = MeteredGuard(Quota(principal="a", bytes_out_per_second=10))
+        requests = requests_alone(OneTopicLog(), {KEYS["Fetch"]: fetched}, guard=guard)
+        reader, read_from = connected(requests)
+        member, heard_from = connected(requests)
+        reader.authenticated = member.authenticated = CALLER
+        send(reader, frame("Fetch", 4, FetchRequest()))
+        send(member, frame("Heartbeat", 4, HeartbeatRequest()))
+        await asyncio.sleep(0.01)
+        assert len(read_from.written) > 1_000
+        assert not read_from.is_reading()
+        assert heard_from.is_reading()
+        _, heard = INSTALLED.decode_response(KEYS["Heartbeat"], bytes(heard_from.written[4:]), 4)
+        assert heard.throttle_time_ms == 0
+        guard.quota_changed(Quota(principal="b", bytes_out_per_second=10))
+        await asyncio.sleep(0.01)
+        assert not read_from.is_reading()
+        guard.quota_changed(Quota(principal="a", bytes_out_per_second=1_000_000))
+        await asyncio.sleep(0.01)
+        assert read_from.is_reading()
+        for transport in (read_from, heard_from):
+            transport.abort()
         await asyncio.sleep(0)
 
     asyncio.run(scenario())

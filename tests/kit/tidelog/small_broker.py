@@ -22,6 +22,7 @@ from metadata.errors import (
     NoLeader,
     NotLeader,
     OutOfRange,
+    Throttled,
     TidelogError,
     UnknownLeaderEpoch,
     UnknownPartition,
@@ -117,6 +118,8 @@ class SmallBroker:
         self.reading = asyncio.Event()
         """While it is clear, nothing more is read from streams: what is sent fills the connection and waits."""
         self.reading.set()
+        # The quota that answers of streams say is overdrawn.
+        self.throttled: Throttled | None = None
         self.taking_up = asyncio.Event()
         """While it is clear, the empty request that begins a stream is not answered."""
         self.taking_up.set()
@@ -311,7 +314,8 @@ class _Log(log_pb2_grpc.LogServicer):
             await self._broker.appended()
             await self._broker.answering.wait()
             await self._broker.running.wait()
-            yield log_pb2.ProduceResponse(correlation_id=request.correlation_id, results=results)
+            throttled = to_status(self._broker.throttled) if self._broker.throttled is not None else None
+            yield log_pb2.ProduceResponse(correlation_id=request.correlation_id, results=results, throttled=throttled)
             await self._broker.reading.wait()
 
     def _append(self, append: log_pb2.Append) -> log_pb2.AppendResult:

@@ -357,6 +357,40 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
     with_broker(test)
 
 
+def test_a_broker_that_waits_for_a_quota_is_shown_by_its_answer_and_does_not_count_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "SILENCE_S", 0.05)
+
+    async def test(broker: SmallBroker) -> None:
+        kept_silent: list[str] = []
+        async with tidelog.connect(broker.address, **quick(linger_ms=0)) as log:
+            await log.produce("orders", "first", partition=0)
+            before = log.throttled
+            assert before is None
+            broker.throttled = Throttled("billing has used up its bytes_in_per_second of 10 at this broker", retry_after_s=60)
+            await log.produce("orders", "second", partition=0)
+            assert log.throttled is not None
+            assert "billing has used up its bytes_in_per_second of 10 at this broker" in log.throttled.message
+            assert 50 < log.throttled.retry_after_s <= 60
+
+            async def note(address: str) -> None:
+                kept_silent.append(address)
+
+            asked: list[str] = []
+            broker.before_call = asked.append
+            monkeypatch.setattr(log._connection, "kept_silent", note)
+            broker.answering.clear()
+            delivery = await log.send("orders", "third", partition=0)
+            await until(lambda: len(asked) >= 2)  # who leads by now is asked all the same
+            assert not kept_silent
+            broker.throttled = None
+            broker.answering.set()
+            assert (await delivery).offset == 2
+
+    with_broker(test)
+
+
 def test_answers_that_are_overdue_end_the_stream_and_the_next_records_go_over_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "ANSWER_GRACE_S", 0.05)
 

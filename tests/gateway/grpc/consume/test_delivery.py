@@ -65,6 +65,8 @@ class World:
         self.held = [ConsumedPartition("orders", TOPIC_ID, number, Start(StartKind.EARLIEST), offset=0) for number in range(2)]
         self.partitions.take(self.held)
         self.written: list[log_pb2.ConsumeResponse] = []
+        self.quota_s = 0.0
+        """When the client may receive records."""
         self.read: Callable[[], None] = lambda: None
         """Called when the records were read and are laid out: just before they are written."""
         log = SimpleNamespace(locations_bytes_min=lambda _: None, fetch=self._fetch)
@@ -77,7 +79,7 @@ class World:
         self.pusher = DeliveryLoop(
             cast(BrokerApi, SimpleNamespace(cluster_log=log)),
             cast(GrpcFetch, fetch),
-            cast(Context, SimpleNamespace(write=self._write)),
+            cast(Context, SimpleNamespace(write=self._write, own_pace=lambda: self._wait_for_quota)),
             TERMS,
             self.partitions,
             used_up=lambda: None,
@@ -127,6 +129,10 @@ class World:
             for each in asked
         ]
         return encode([PartitionResponse(head, [BATCH], len(BATCH), leader_epoch=1) for head in heads])
+
+    async def _wait_for_quota(self) -> None:
+        if (left_s := self.quota_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left_s)
 
     async def _write(self, message: bytes) -> None:
         self.written.append(log_pb2.ConsumeResponse.FromString(message))
@@ -184,5 +190,20 @@ def test_a_partition_that_is_given_up_while_its_records_are_read_is_not_delivere
         world.read = lambda: world.partitions.drop([("orders", 1)])
         await asyncio.sleep(30)
         assert world.delivered == [0]
+
+    pushing(scenario)
+
+
+def test_group_events_and_progress_do_not_wait_for_the_quota_of_records() -> None:
+    async def scenario(world: World) -> None:
+        world.quota_s = 100.0
+        world.member.owned = {each.name for each in world.held}
+        await asyncio.sleep(2 * TERMS.heartbeat_s + 1)
+        assert [message.WhichOneof("answer") for message in world.written] == ["progress"] * 2
+        world.pusher.send(log_pb2.ConsumeResponse(revoked=log_pb2.PartitionsRevoked(revocation_id=1)))
+        await asyncio.sleep(0.01)
+        assert world.written[-1].HasField("revoked")
+        await asyncio.sleep(100)
+        assert world.delivered == [0, 1]
 
     pushing(scenario)

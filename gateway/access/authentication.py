@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gateway.access.authorization import CredentialView, Principal
+from gateway.access.authorization import CredentialView, Principal, rights_in_doubt
+from gateway.access.refusals import is_current
 from gateway.access.settings import AccessSettings
 from metadata.access.acl import check_principal, rights_of_scopes
 from metadata.access.api_key import ApiKey, Credential, check_counts, check_credential, parse_basic, parse_key
@@ -104,10 +105,14 @@ class Authenticator:
             return None
         return caller
 
-    async def caller(self, shown: str | bytes, subject: Subject | None) -> Principal:
+    async def caller(self, shown: str | bytes, subject: Subject | None, *, waits: bool = True) -> Principal:
         """Returns the principal of an `authorization` value, or of the certificate where that is empty.
 
-        Raises Unauthenticated; Unavailable while the view of keys is too old or the OpenID provider cannot be reached.
+        An API key that this broker does not accept is refused only by a view of keys that is proven to be current: it may have been
+        created a moment ago. `waits` False: by the present view.
+
+        Raises Unauthenticated; Unavailable while the view of keys is too old, or is not proven in time, or the OpenID provider
+        cannot be reached.
         """
         if not shown:
             certified = self.certified(subject)
@@ -115,14 +120,14 @@ class Authenticator:
             return certified
         caller = self.known(shown)
         if caller is None:
-            caller = await self._prove(shown)
+            caller = await self._prove(shown, waits=waits)
             caller.check_current()
             if len(self._known) >= REMEMBERED_MAX:
                 del self._known[next(iter(self._known))]
             self._known[shown] = caller
         return caller
 
-    async def _prove(self, shown: str | bytes) -> Principal:
+    async def _prove(self, shown: str | bytes, *, waits: bool) -> Principal:
         text = shown if isinstance(shown, str) else shown.decode("latin-1")
         if len(text) > CREDENTIALS_CHARACTERS_MAX:
             raise Unauthenticated("the credentials are too long")
@@ -138,7 +143,18 @@ class Authenticator:
                 credential = parse_basic(rest)
         if credential is None:
             raise Unauthenticated("the credentials are neither an API key nor an accepted token")
+        try:
+            return self._key_holder(credential)
+        except Unauthenticated:
+            if not waits:
+                raise
+        await self.catch_up()
         return self._key_holder(credential)
+
+    async def catch_up(self) -> None:
+        """Waits until this broker knows all keys and users that are stored now. Raises Unavailable if that takes long."""
+        if not await is_current(self._view):
+            raise rights_in_doubt()
 
     def _key_holder(self, shown: Credential) -> Principal:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
@@ -148,11 +164,19 @@ class Authenticator:
             raise stale
         return self._key_principal(check_credential(self._view.key(shown.key_id), shown, self._now_ms()))
 
-    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns the SCRAM credential of an API key, by its id, or of a user; None where there is none.
+    async def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns the SCRAM credential of an API key, by its id, or of a user; None where the metadata store has none.
 
-        Raises Unavailable while the view of keys is too old.
+        Raises Unavailable while the view of keys is too old, or is not proven in time.
         """
+        found = self.known_scram(user, mechanism)
+        if found is None:
+            await self.catch_up()
+            found = self.known_scram(user, mechanism)
+        return found
+
+    def known_scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns the SCRAM credential as `scram`, by the present view. Raises Unavailable while that is too old."""
         if (stale := self._view.stale_error()) is not None:
             raise stale
         key = self._view.key(user)

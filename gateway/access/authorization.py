@@ -48,6 +48,10 @@ class PolicyView(Protocol):
 
     def rights(self, principal: str) -> Rights: ...
 
+    async def catch_up(self, timeout_s: float) -> bool:
+        """Waits until all that was written before this call is known here. Returns False after `timeout_s`, or at once."""
+        ...
+
 
 class CredentialView(PolicyView, Protocol):
     """Answers about SCRAM users as well, for authentication."""
@@ -122,6 +126,11 @@ class Principal:
         self._version = -1
 
     @property
+    def view(self) -> PolicyView:
+        """Returns the view of keys and rights that decides about this principal."""
+        return self._view
+
+    @property
     def is_narrowed(self) -> bool:
         """Returns whether the API key has scopes, which take away some of the principal's rights."""
         return self._scopes is not None
@@ -188,9 +197,10 @@ class CallOrigin(NamedTuple):
 class AuthorizedCall:
     """Holds one call of a principal: the access it requires, what it was granted, and what the audit log needs.
 
-    `failure` is the code of the error that the call ended with. `validate_only` marks a change that is only checked. `granted`
-    lists the rights that a lasting call used: the call ends when one is revoked. `changes` says whether the audit log records the
-    call when it is permitted; `did_part`, that a part of it was done though another was refused.
+    `is_in_doubt`: this broker may not have heard of all rights, so that refusals are retryable. `settled_until_s` is when that is
+    to be asked again (refusals.py). `failure` is the code of the error that the call ended with. `validate_only` marks a change
+    that is only checked. `granted` lists the rights that a lasting call used: the call ends when one is revoked. `changes` says
+    whether the audit log records the call when it is permitted; `did_part`, that a part of it was done though another was refused.
     """
 
     __slots__ = (
@@ -201,9 +211,11 @@ class AuthorizedCall:
         "did_part",
         "failure",
         "granted",
+        "is_in_doubt",
         "needs",
         "origin",
         "refusal",
+        "settled_until_s",
         "validate_only",
     )
 
@@ -228,6 +240,8 @@ class AuthorizedCall:
         self.failure = ""
         self.validate_only = False
         self.granted: set[tuple[str, str, str]] = set()
+        self.is_in_doubt = False
+        self.settled_until_s = 0.0
         self._resources: dict[str, None] = {}
         self._refused: set[tuple[str, str, str]] | None = None
 
@@ -247,15 +261,30 @@ class AuthorizedCall:
 
         `needs`: the access that the change requires, if it is not that of this call.
         """
-        return AuthorizedCall(self.caller, needs or self.needs, self.origin, refusal=self.refusal)
+        part = AuthorizedCall(self.caller, needs or self.needs, self.origin, refusal=self.refusal)
+        part.is_in_doubt, part.settled_until_s = self.is_in_doubt, self.settled_until_s
+        return part
+
+    def permits(self, kind: str, name: str) -> bool:
+        """Returns whether `check` would pass, without any record of it. Raises as Principal.check_counts and Principal.may."""
+        operation = self._operation(kind)
+        if self.caller is None or operation is None:
+            return False
+        self.caller.check_counts()
+        return self.caller.may(operation, kind, name)
+
+    def _operation(self, kind: str) -> str | None:
+        needs = self.needs
+        return needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
 
     def check(self, kind: str, name: str) -> None:
-        """Raises NotAuthorized unless the call may use this resource, and as Principal.check_counts."""
+        """Raises NotAuthorized unless the call may use this resource; Unavailable in its place while the rights are in doubt; and
+        as Principal.check_counts."""
         needs = self.needs
         if self.caller is not None and self.caller.is_peer:  # the broker that received the call has checked it
             self.note_resource(kind, name)
             return
-        operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
+        operation = self._operation(kind)
         caller = self.caller
         if caller is None or operation is None:
             raise NotAuthorized(f"this call may not name a {kind}", resource=kind)
@@ -263,6 +292,8 @@ class AuthorizedCall:
         self.note_resource(kind, name)
         if not caller.may(operation, kind, name):
             self._resources.pop(_named(kind, name), None)
+            if self.is_in_doubt:
+                raise rights_in_doubt()
             self._record_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
@@ -310,6 +341,14 @@ class AuthorizedCall:
         return self._refused is not None
 
 
+def rights_in_doubt() -> Unavailable:
+    """Returns the error in place of a refusal by a view that was not proven in time (refusals.py)."""
+    return Unavailable(
+        "this broker cannot tell in time whether it has heard of all API keys and rights, so it neither allows nor refuses this",
+        hint="Retry with back-off, or ask another broker.",
+    )
+
+
 def _named(kind: str, name: str) -> str:
     """Returns how the audit log names a resource."""
     return f"{kind}:{name}"[:RESOURCE_CHARACTERS_MAX]
@@ -331,6 +370,11 @@ def acting(call: AuthorizedCall | None) -> Iterator[None]:
         yield
     finally:
         _present.reset(token)
+
+
+def present_call() -> AuthorizedCall | None:
+    """Returns the call that is bound to this task; None where nothing limits it."""
+    return _present.get()
 
 
 def is_guarded() -> bool:

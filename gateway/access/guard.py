@@ -29,6 +29,7 @@ from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal, 
 from gateway.access.peer_tokens import PEER_KEY, PeerClaim, PeerTokens
 from gateway.access.permissions import FORWARDED_CALLS, RequiredAccess
 from gateway.access.quotas import Meter, PrincipalQuotas, StreamUsage
+from gateway.access.refusals import settle_cluster
 from gateway.telemetry.request_context import current_call
 from metadata.access.acl import CLUSTER_NAME
 from metadata.access.api_key import check_counts
@@ -118,12 +119,14 @@ class AccessGuard:
             except Unauthenticated as error:
                 self.record_refused(None, error, origin)
                 raise
-        return self._begun(caller, needs, origin)
+        call = self.call_of(caller, needs, origin)
+        await settle_cluster(call)
+        return self._begun(call)
 
     async def _caller_if_known(self, shown: str | bytes, subject: Callable[[], Subject | None]) -> Principal | None:
         """Returns the principal of an open call; None where its credentials are missing or invalid."""
         try:
-            return await self._authentication.caller(shown, subject())
+            return await self._authentication.caller(shown, subject(), waits=False)
         except TidelogError:
             return None
 
@@ -150,7 +153,7 @@ class AccessGuard:
             forwarded_by=claim.broker_id,
             key_id=claim.value(PEER_KEY),
         )
-        return self._begun(peer, needs, origin)
+        return self._begun(self.call_of(peer, needs, origin))
 
     def check_forwarded_key(self, key_id: str) -> None:
         """Raises Unauthenticated where this broker knows that the API key was revoked or has expired.
@@ -189,9 +192,15 @@ class AccessGuard:
         """Returns True if tokens of an OpenID provider are accepted."""
         return self._authentication.accepts_tokens
 
-    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+    async def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
         """Returns the SCRAM credential of a user; None where it has none. Raises Unavailable."""
-        return self._authentication.scram(user, mechanism)
+        return await self._authentication.scram(user, mechanism)
+
+    async def is_replaced(self, identity: ScramIdentity, user: str, mechanism: str) -> bool:
+        """Returns whether the user has another SCRAM credential by now. Raises Unavailable."""
+        await self._authentication.catch_up()
+        held = self._authentication.known_scram(user, mechanism)
+        return held is not None and held.credential != identity.credential
 
     def unknown_salt(self, user: str) -> bytes:
         """Returns the salt of an unknown user, the same at all brokers and times, so that it looks like a known one."""
@@ -228,8 +237,8 @@ class AccessGuard:
         """Returns a call of an authenticated principal. The listener binds it where the call runs (authorization.acting)."""
         return AuthorizedCall(caller, needs, origin, refusal=self._refused)
 
-    def _begun(self, caller: Principal | None, needs: RequiredAccess, origin: CallOrigin) -> AuthorizedCall:
-        call = self.call_of(caller, needs, origin)
+    def _begun(self, call: AuthorizedCall) -> AuthorizedCall:
+        caller, needs = call.caller, call.needs
         begin(call)
         if needs.peer and not (caller is not None and caller.is_peer):
             self._record_call(call, NotAuthorized.code, ("between brokers",))

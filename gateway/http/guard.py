@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from gateway.access.authorization import CallOrigin
+from gateway.access.authorization import AuthorizedCall, CallOrigin
 from gateway.access.guard import AccessGuard
 from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, RequiredAccess, http_route
 from gateway.access.quotas import StreamUsage
+from gateway.access.refusals import settle
 from gateway.http.request import Message, Receive, Scope, Send
 from gateway.net.tls.client_subject import http_subject
 from metadata.errors import TidelogError
@@ -38,7 +39,7 @@ class HttpGuard:
             lambda: http_subject(scope),
             origin_of(scope, route, request_id),
         )
-        _check_names(route, parts, call.check)
+        await _check_names(route, parts, call)
         meter = self._guard.meter(call)
         if (call.needs.bytes_in or call.needs.bytes_out) and (meter is not None or call.needs.lasts):
             flow = self._guard.flow(call)
@@ -56,12 +57,12 @@ class HttpGuard:
             self._guard.ended(call, failure)
 
 
-def _check_names(route: HttpRoute, parts: Sequence[str], check: Callable[[str, str], None]) -> None:
+async def _check_names(route: HttpRoute, parts: Sequence[str], call: AuthorizedCall) -> None:
     """Checks the topic and the group in the path, before a byte of the body is read."""
-    if route.topic_at:
-        check("topic", parts[route.topic_at])
-    if route.group_at:
-        check("group", parts[route.group_at])
+    for kind, at in (("topic", route.topic_at), ("group", route.group_at)):
+        if at:
+            await settle(call, kind, (parts[at],))
+            call.check(kind, parts[at])
 
 
 def _authorization(scope: Scope) -> bytes:

@@ -15,6 +15,7 @@ A connection is not read while one of these holds:
     UNSENT       the client does not receive its answers: requests that were received already are not handled either
     THROTTLED    its principal has used up a quota
     AUTHENTICATION   a message of its SASL exchange is handled
+    RIGHTS       a Produce waits until the broker has heard of all rights, before a topic is refused
     STOPPING     the broker stops: what was begun is answered, then the connection is closed
 
 Invariants: answers leave in the order of their requests. Bytes that were received while the connection is not read are kept, in
@@ -67,6 +68,7 @@ class Hold:
     THROTTLED: Final = 8
     AUTHENTICATION: Final = 16
     STOPPING: Final = 32
+    RIGHTS: Final = 64
 
 
 class Answer:

@@ -25,9 +25,10 @@ from gateway.access.permissions import KAFKA_CALLS, RequiredAccess
 from gateway.api import BrokerApi
 from gateway.error_codes import BodyTooSlow
 from gateway.kafka.access.authentication import SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaAuthentication
+from gateway.kafka.access.named_resources import permits_named, settle_named
 from gateway.kafka.api_versions import API_VERSIONS, answer_api_versions, unsupported_version
 from gateway.kafka.call import Handler, KafkaCall
-from gateway.kafka.connection import Answer, KafkaConnection
+from gateway.kafka.connection import Answer, Hold, KafkaConnection
 from gateway.kafka.frame_reader import SHARED_BYTES, Announced, Frame
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.produce import ADVERTISED, PRODUCE, KafkaProduce
@@ -35,6 +36,7 @@ from gateway.kafka.protocol.apis import APIS, Api, RequestHeader, decode_header
 from gateway.net.connection_limiter import ConnectionLimiter
 from gateway.telemetry.request_context import RequestContext, begin_call, end_call, note_deadline
 from metadata.errors import InvalidArgument, NotAuthorized, TidelogError, Unauthenticated
+from metadata.model import TopicId
 from segments.byte_budget import Admission, ByteBudget
 from segments.object_store.interface import Buffer
 
@@ -143,7 +145,12 @@ class KafkaRequests:
         if header.api_key == PRODUCE:
             message = api.decode(frame.data, header.body_offset, header.api_version)
             authorized = self.authorize(connection, api.name, KAFKA_CALLS[api.name])
-            self._produce.begin(connection, header, message, frame, admission, authorized)
+            if authorized is None or permits_named(authorized, api.name, message, self._topic_name):
+                self._produce.begin(connection, header, message, frame, admission, authorized)
+                return
+            owned = frame if frame.is_owned else Frame(memoryview(bytes(frame.data)), is_owned=True)
+            connection.hold(Hold.RIGHTS)
+            connection.run(partial(self._produce_settled, connection, header, owned, admission, authorized))
             return
         handler = self._handlers[header.api_key]
         answer = connection.answer()
@@ -156,6 +163,30 @@ class KafkaRequests:
         # Decoded in its turn: structs of short fields take 50 times the memory of their bytes.
         data = frame.data if frame.is_owned else bytes(frame.data)
         connection.enqueue(answer, partial(self._answer, connection, answer, handler, api, header, data, admission))
+
+    async def _produce_settled(
+        self,
+        connection: KafkaConnection,
+        header: RequestHeader,
+        frame: Frame,
+        admission: Admission | None,
+        authorized: AuthorizedCall,
+    ) -> None:
+        """Begins a Produce once this broker has heard of all rights. The connection is not read meanwhile."""
+        api = APIS[header.api_key]
+        try:
+            message = api.decode(frame.data, header.body_offset, header.api_version)
+            await settle_named(authorized, api.name, message, self._topic_name)
+            self._produce.begin(connection, header, message, frame, admission, authorized)
+        except BaseException:
+            if admission is not None:
+                admission.release()
+            raise
+        connection.go_on(Hold.RIGHTS)
+
+    def _topic_name(self, topic_id: bytes) -> str:
+        """Returns the name of a topic. Raises UnknownTopic."""
+        return self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name
 
     def _answer_at_once(
         self,
@@ -171,6 +202,8 @@ class KafkaRequests:
             return False
         message = api.decode(data, header.body_offset, header.api_version)
         authorized = self.authorize(connection, api.name, handler.needs)
+        if authorized is not None and not permits_named(authorized, api.name, message, self._topic_name):
+            return False
         call = KafkaCall(connection, header.api_version, header.client_id or "", authorized)
         with acting(authorized):
             response = handler.handle_at_once(call, message)
@@ -206,6 +239,8 @@ class KafkaRequests:
         call = KafkaCall(connection, header.api_version, header.client_id or "", authorized)
         failure = "INTERNAL"
         try:
+            if authorized is not None:
+                await settle_named(authorized, api.name, message, self._topic_name)
             with acting(authorized):
                 response = await self._handle(handler, call, message)
             failure = ""

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
+from gateway.access.refusals import settle_topic
 from gateway.concurrency.offload import BoundedExecutor, LoopYielder
 from gateway.records.partitioning import CheckedBatch
 from gateway.routing.log_service import LogService, Pending
@@ -194,6 +195,7 @@ async def target_known(broker: AppendLimits, name: str, deadline: Deadline) -> A
 
     Another broker may have created it a moment ago.
     """
+    await settle_topic(name)
     try:
         return target_named(broker, name)
     except UnknownTopic:
@@ -205,6 +207,7 @@ async def target_caught_up(broker: AppendLimits, name: str, deadline: Deadline) 
 
     Raises Unavailable if it does not catch up in time, which a client must not mistake for a missing topic or partition.
     """
+    await settle_topic(name)
     check_topic(name)
     check_topic_name(name)
     await broker.topic_cache.catch_up(name, timeout_s=min(LOOKUP_S, deadline.left_s()))

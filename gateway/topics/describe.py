@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic, may_see_topic
+from gateway.access.refusals import settle_topic
 from gateway.routing.log_service import LogService
 from gateway.topics.names import BOUNDS_WAIT_S, LOOKUP_S, TopicLookup, named, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
@@ -54,6 +55,7 @@ class PartitionDescription(NamedTuple):
 async def described_topic(broker: TopicLookup, name: str) -> Topic:
     """Returns the topic. Raises NotAuthorized, UnknownTopic (with the nearest name), InvalidName, Corrupt, and Unavailable if the
     topic is not known here and the metadata store does not answer."""
+    await settle_topic(name)
     check_topic(name)
     try:
         return broker.topic_cache.get(name)

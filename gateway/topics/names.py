@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic
+from gateway.access.refusals import settle_topic, settle_topics
 from gateway.concurrency.offload import LoopYielder
 from gateway.telemetry.request_context import remaining_s
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
@@ -64,6 +65,7 @@ class NamedTopic(NamedTuple):
 async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
     """Returns each partition, or its error: NotAuthorized, InvalidName, UnknownTopic (also for a mismatched id), UnknownPartition,
     Unavailable, Corrupt."""
+    await settle_topics(each.topic for each in named)
     yielder = LoopYielder()
     found: list[TopicPartition | TidelogError] = []
     topics: dict[NamedTopic, Topic | TidelogError] = {}
@@ -86,6 +88,7 @@ async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition
 
 async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
     """Returns each topic, or its error."""
+    await settle_topics(each.topic for each in named)
     found = [_topic(broker, name) for name in named]
     missing = [name.topic for name, topic in zip(named, found, strict=True) if isinstance(topic, NotFound)]
     if not missing:
@@ -100,6 +103,7 @@ async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
 
     Raises UnknownTopic; Unavailable if the store does not answer, or this broker's view does not follow in time.
     """
+    await settle_topic(name)
     check_topic(name)
     try:
         async with asyncio.timeout(LOOKUP_S):
@@ -119,6 +123,7 @@ async def topic_with(broker: TopicLookup, name: str, partition: int = 0, *, topi
     topic. `waits` False: the present view decides, for a call that another broker repeats. Raises NotAuthorized, InvalidName,
     UnknownTopic, UnknownPartition; Unavailable if the view does not catch up in time.
     """
+    await settle_topic(name)
     check_topic(name)
     check_topic_name(name)
     try:
@@ -211,6 +216,7 @@ async def _caught_up_with(broker: TopicLookup, name: str) -> Topic:
     """Returns the topic once this broker's view has caught up with it. Many clients may poll a missing one: their reads of the
     metadata store are shared.
     """
+    await settle_topic(name)
     check_topic(name)
     check_topic_name(name)
     await broker.topic_cache.catch_up(name, timeout_s=LOOKUP_S)

@@ -50,6 +50,7 @@ class AccessCache:
         }
         self._proof = ViewProof(store, self._records, age_s_max=age_s_max, changed=self._notify)
         self.stale_error = self._proof.stale_error
+        self.catch_up = self._proof.catch_up
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
         self._rights: dict[str, Rights] = {}

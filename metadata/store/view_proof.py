@@ -5,6 +5,9 @@
            │            └ not yet: compared again until the attempt is out of time
            └ no answer, or one of an earlier revision than the watch has seen: nothing is proven
 
+A caller that is about to refuse something for lack of a record may ask for a proof at once (`catch_up`). All callers that wait
+share one read; a read begins at most every REQUESTED_APART_S, and less often where reads take long.
+
 A silent watch proves nothing: its etcd member may be cut off from the others. A read of etcd is linearizable, so its answer holds
 everything that was written before the read was sent. Whole ranges are compared, because a deletion leaves no later revision.
 
@@ -15,6 +18,7 @@ its last proof.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +34,12 @@ ATTEMPTS: Final = 3
 AGAIN_S: Final = 0.5
 # Pause between two comparisons with watches that lag behind the store, in seconds.
 CATCH_UP_S: Final = 0.05
+
+# Least time from the beginning of a proof to that of one that callers wait for, in seconds; and as a multiple of the time it took.
+REQUESTED_APART_S: Final = 0.1
+REQUESTED_APART: Final = 4
+# Callers that wait for a proof; others are refused at once.
+WAITING_MAX: Final = 1_000
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +70,10 @@ class ViewProof:
         self._proven_s = -math.inf
         self._proved = asyncio.Event()  # set, and replaced, at each proof
         self._why = ""
+        # Numbers of the last proof that was begun, and of the last one that succeeded.
+        self._begun = self._proven = 0
+        self._requested = asyncio.Event()
+        self._waiting = 0
 
     def stale_error(self) -> Unavailable | None:
         """Returns why the view cannot be relied on; None while it can."""
@@ -79,6 +93,28 @@ class ViewProof:
         while self._age_s_max is not None and self._proven_s == -math.inf:
             await self._proved.wait()
 
+    async def catch_up(self, timeout_s: float) -> bool:
+        """Waits for a proof that was begun after this call, so that the view holds everything that was written before it.
+
+        Returns False after `timeout_s`, and at once if WAITING_MAX callers wait already.
+        """
+        if self._age_s_max is None:
+            return True
+        if self._waiting >= WAITING_MAX:
+            return False
+        wanted = self._begun + 1
+        self._waiting += 1
+        self._requested.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._proven < wanted:
+                    await self._proved.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
+        return True
+
     async def run(self) -> None:
         """Proves the view, and reports when it becomes too old, until cancelled."""
         if self._age_s_max is None:
@@ -91,18 +127,32 @@ class ViewProof:
         clock = asyncio.get_running_loop().time
         while True:
             asked_s, pause_s = clock(), age_s_max / ATTEMPTS
+            self._requested.clear()
+            self._begun += 1
             try:
                 # Not shorter: an attempt that is cut short never moves from a silent member of etcd to the next one.
                 async with asyncio.timeout(age_s_max):
                     await self._confirm()
             except (TidelogError, TimeoutError) as error:
                 self._why = str(error) or f"no answer within {age_s_max:g} s"
-                pause_s = min(pause_s, AGAIN_S)
-            else:
-                self._proven_s, self._why = asked_s, ""
-                proved, self._proved = self._proved, asyncio.Event()
-                proved.set()
-            await asyncio.sleep(max(0.0, asked_s + pause_s - clock()) or CATCH_UP_S)
+                await asyncio.sleep(max(0.0, asked_s + min(pause_s, AGAIN_S) - clock()) or CATCH_UP_S)
+                continue
+            self._proven_s, self._proven, self._why = asked_s, self._begun, ""
+            proved, self._proved = self._proved, asyncio.Event()
+            proved.set()
+            took_s = clock() - asked_s
+            await self._pause(
+                max(0.0, pause_s - took_s) or CATCH_UP_S, max(REQUESTED_APART_S - took_s, (REQUESTED_APART - 1) * took_s)
+            )
+
+    async def _pause(self, pause_s: float, requested_pause_s: float) -> None:
+        """Waits for `pause_s`, or, as soon as a caller waits for a proof, for no longer than `requested_pause_s`."""
+        least_s = max(0.0, min(pause_s, requested_pause_s))
+        await asyncio.sleep(least_s)
+        if pause_s > least_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s - least_s):
+                    await self._requested.wait()
 
     async def _confirm(self) -> None:
         """Returns when the view holds everything that was written before this call. Raises what the store raises."""

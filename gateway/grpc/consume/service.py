@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.access.authorization import check_group
+from gateway.access.refusals import settle_group
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import Context, client_host, parse_message
@@ -62,6 +63,7 @@ class GrpcConsume:
             check_request(first, first=True, in_group=bool(first.start.group))
             terms = terms_of(first.start, self._broker.settings)
             if terms.group:
+                await settle_group(terms.group)
                 check_group(terms.group)
             topics = await self._topics(terms)
         stream = _Stream(self._broker, self._waits, self._fetch, context, terms, topics)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, cast
 
 import grpc
 
+from gateway.access.refusals import settle_topics
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import OnePerLoopTurn
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -110,6 +111,8 @@ class GrpcFetch:
         """Returns the FetchResponse; `reservation` then holds room for it, and none if it has no records."""
         began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
+        if not forwarded:
+            await settle_topics(each.topic for each in request.partitions)
         by_name = [(each.topic, each.partition) for each in request.partitions if not each.topic_id and not forwarded]
         why = await why_not_heard_of(self._broker, by_name) if by_name else {}
         asked = [self._asked(partition, terms, log, why) for partition in request.partitions]

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import grpc.aio
 
+from gateway.access.refusals import settle_topics
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import BoundedExecutor, LoopYielder
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -137,6 +138,8 @@ class GrpcProduce:
         self, call: ProduceRequestView, message: IncomingMessage, produce: ProduceRequest, *, forwarded: bool
     ) -> list[Taken]:
         """Appends the entries of a message. Raises Throttled, TooLarge, NoLeader or Stopping if the log refuses it as a whole."""
+        if not forwarded:
+            await settle_topics(append.topic for append in call.appends)
         deadline = produce.deadline
         bytes_held = memory_bytes(len(message.body), batches=len(call.appends))
         message.hold(bytes_held)

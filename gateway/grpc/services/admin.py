@@ -8,6 +8,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from gateway.access.authorization import check_topic, may_see_cluster
+from gateway.access.refusals import settle_topic
 from gateway.api import BrokerApi
 from gateway.grpc.calls import MethodHandler, unary, unary_by_origin
 from gateway.proto import admin_pb2
@@ -46,6 +47,7 @@ class TopicsService:
 
     async def create(self, request: admin_pb2.CreateTopicRequest) -> Message:
         topic = request.topic
+        await settle_topic(topic.name)
         check_topic(topic.name)
         if topic.id or topic.created_at_ms or topic.partitions:
             raise InvalidArgument("id, created_at_ms and partitions are set by the cluster", field="topic")
@@ -70,6 +72,7 @@ class TopicsService:
         return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 
     async def update(self, request: admin_pb2.UpdateTopicRequest) -> Message:
+        await settle_topic(request.topic.name)
         check_topic(request.topic.name)
         given = request.topic.settings
         settings: dict[str, str | None] = {}
@@ -106,6 +109,7 @@ class TopicsService:
         return _to_message(altered)
 
     async def delete(self, request: admin_pb2.DeleteTopicRequest) -> Message:
+        await settle_topic(request.name)
         check_topic(request.name)
         await self._broker.delete_topic(request.name, validate_only=request.validate_only)
         return Empty()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from gateway.access.authorization import check_group, check_topic
+from gateway.access.refusals import settle_group, settle_topics
 from gateway.api import BrokerApi
 from gateway.groups.admin.admin import GroupAdmin
 from gateway.groups.admin.local_admin import LocalGroupAdmin
@@ -31,19 +32,21 @@ class GrpcGroupAdmin:
         return await self._broker.group_operations.list_groups(request)
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest, forwarded: bool) -> Message:
+        await settle_group(request.group)
         check_group(request.group)
         return await self._operations(forwarded).describe(request)
 
     async def delete(self, request: groups_pb2.DeleteGroupRequest, forwarded: bool) -> Message:
+        await settle_group(request.group)
         check_group(request.group)
         return await self._operations(forwarded).delete(request)
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest, forwarded: bool) -> Message:
-        _check_names(request)
+        await _check_names(request)
         return await self._operations(forwarded).delete_offsets(request)
 
     async def seek(self, request: groups_pb2.SeekGroupRequest, forwarded: bool) -> Message:
-        _check_names(request)
+        await _check_names(request)
         return await self._operations(forwarded).seek(request)
 
     def _operations(self, forwarded: bool) -> LocalGroupAdmin | GroupAdmin:
@@ -52,7 +55,9 @@ class GrpcGroupAdmin:
         return operations.here if forwarded else operations
 
 
-def _check_names(request: groups_pb2.DeleteOffsetsRequest | groups_pb2.SeekGroupRequest) -> None:
+async def _check_names(request: groups_pb2.DeleteOffsetsRequest | groups_pb2.SeekGroupRequest) -> None:
+    await settle_group(request.group)
     check_group(request.group)
+    await settle_topics(each.topic for each in request.topics)
     for each in request.topics:
         check_topic(each.topic)

@@ -25,6 +25,7 @@ from gateway.access.authorization import (
     note_parts,
     note_resource,
 )
+from gateway.access.refusals import settle_group, settle_topics
 from gateway.api import BrokerApi
 from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -77,6 +78,7 @@ class GroupsService:
         }
 
     async def find_coordinator(self, request: groups_pb2.FindCoordinatorRequest) -> Message:
+        await settle_group(request.group)
         check_group(request.group)
         found = self._broker.groups.coordinator(request.group)
         return groups_pb2.FindCoordinatorResponse(
@@ -111,6 +113,7 @@ class GroupsService:
     async def consumer_heartbeat(self, request: groups_pb2.ConsumerHeartbeatRequest, context: Context) -> Message:
         if not is_forwarded(context):
             request.client_host = client_host(context)
+            await settle_topics(request.topics.names)
             for name in request.topics.names:
                 check_topic(name)
 
@@ -137,8 +140,9 @@ class GroupsService:
 
         if not request.member_id:
             note_commit_by_hand(request.group)
+        await settle_group(request.group)
         check_group(request.group)
-        refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.offsets)
+        refused = {} if is_forwarded(context) else await _refused_topics(each.topic for each in request.offsets)
         asked = request
         if refused:
             asked = groups_pb2.OffsetCommitRequest()
@@ -183,8 +187,9 @@ class GroupsService:
         _check_whole_once(request.topics)
         if not is_forwarded(context):
             request.of_unknown_topics = False  # a client receives only topics that it may see
+        await settle_group(request.group)
         check_group(request.group)
-        refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.topics)
+        refused = {} if is_forwarded(context) else await _refused_topics(each.topic for each in request.topics)
         asked = groups_pb2.OffsetFetchRequest(
             group=request.group,
             of_unknown_topics=request.of_unknown_topics,
@@ -277,6 +282,7 @@ class GroupsService:
         here: Callable[[], Awaitable[_Answer]],
         timeout_s: float = ANSWER_S,
     ) -> _Answer:
+        await settle_group(request.group)
         check_group(request.group)
         groups = self._broker.groups
         waits: AbstractAsyncContextManager[None] = self._waits.until_stop() if method in WAITING else nullcontext()
@@ -304,12 +310,14 @@ _Asked = (
 )
 
 
-def _refused_topics(names: Iterable[str]) -> dict[str, TidelogError]:
+async def _refused_topics(names: Iterable[str]) -> dict[str, TidelogError]:
     """Returns the topics that the present call may not name, each with its error. The broker that a client asks checks this,
     because the coordinator accepts every call that another broker forwards."""
     refused: dict[str, TidelogError] = {}
     if is_guarded():
-        for name in dict.fromkeys(names):
+        named = list(dict.fromkeys(names))
+        await settle_topics(named)
+        for name in named:
             try:
                 check_topic(name)
             except TidelogError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.access.authorization import note_validate_only
+from gateway.access.refusals import settle_topics
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.grpc.calls import MethodHandler, stream, unary, unary_by_origin, unary_deferred_read
@@ -119,6 +120,8 @@ class GrpcLogService:
         self, queries: Sequence[log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery], forwarded: bool
     ) -> list[TopicPartition | TidelogError]:
         """Returns the partitions, once this broker has heard of those that a client names without a topic id."""
+        if not forwarded:
+            await settle_topics(query.topic for query in queries)
         by_name = [(query.topic, query.partition) for query in queries if not query.topic_id and not forwarded]
         why = await why_not_heard_of(self._broker, by_name) if by_name else {}
         return [self._resolve(query, why) for query in queries]

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct, field
 from starlette.exceptions import HTTPException
 
 from gateway.access.authorization import check_topic, note_validate_only
+from gateway.access.refusals import settle_topic
 from gateway.api import BrokerApi
 from gateway.http.admin.access import PageSize, ValidateOnly, access_routes
 from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
@@ -222,6 +223,7 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.post("/v1/topics", tags=["topics"], status_code=201)
     async def create_topic(new: NewTopic, response: Response, validate_only: ValidateOnly = False) -> TopicAnswer:
+        await settle_topic(new.name)
         check_topic(new.name)
         topic = await broker.create_topic(new.name, new.partition_count, _texts(new.settings), validate_only=validate_only)
         if validate_only:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from gateway.access.authorization import check_topic
+from gateway.access.refusals import settle_topics
 from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.concurrency.offload import map_yielding
@@ -74,6 +75,7 @@ class HttpGroupAdmin:
         body = decode_body(call.body, Seek)
         topics = [_topic_of(topic) for topic in body.topics]
         request = groups_pb2.SeekGroupRequest(group=call.group, topics=topics, validate_only=validate_only, **_seek_to(body.to))
+        await settle_topics(topic.topic for topic in topics)
         for topic in topics:
             check_topic(topic.topic)
         answer = await retry_coordinator(lambda: self._broker.group_operations.seek(request))

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET
 
 from gateway.access.authorization import check_topic, may_read_topic, may_see_topic, note_commit_by_hand, note_parts
+from gateway.access.refusals import settle_topic
 from gateway.api import BrokerApi
 from gateway.concurrency.coordinator_retry import retry_coordinator
 from gateway.http.groups.bodies import (
@@ -171,6 +172,7 @@ class HttpGroupOffsets:
             raise InvalidArgument(
                 "the topic is missing", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
             )
+        await settle_topic(query.text("topic"))
         check_topic(query.text("topic"))
         topic = groups_pb2.TopicPartitions(topic=query.text("topic"), partitions=numbers_of(query, "partitions"))
         validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False

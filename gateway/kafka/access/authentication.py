@@ -47,7 +47,7 @@ from gateway.kafka.protocol.admin_messages import (
 )
 from metadata.access.api_key import parse_key
 from metadata.access.scram import MECHANISMS as SCRAM_MECHANISMS
-from metadata.errors import Unauthenticated
+from metadata.errors import Unauthenticated, Unavailable
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -77,6 +77,7 @@ class _Challenged(NamedTuple):
     exchange: ScramExchange
     # None: there is no such user.
     identity: ScramIdentity | None
+    user: str
 
 
 class KafkaAuthentication:
@@ -185,7 +186,7 @@ class KafkaAuthentication:
         Raises Unauthenticated, or Unavailable if this broker cannot check the credentials now.
         """
         if session.mechanism in SCRAM_MECHANISMS:
-            step = self._scram(session, token)
+            step = await self._scram(session, token)
         else:
             step = await (self._plain(token) if session.mechanism == PLAIN else self._oauth(session, token))
         held, proven = session.proven, step.principal
@@ -200,18 +201,25 @@ class KafkaAuthentication:
             raise Unauthenticated("the password is no API key")
         return Step(principal=await self._prove(f"tlk_{key.key_id}_{key.secret.reveal()}"))
 
-    def _scram(self, session: SaslSession, token: bytes) -> Step:
+    async def _scram(self, session: SaslSession, token: bytes) -> Step:
         assert self._guard is not None
         if isinstance(session.exchange, _Challenged):
-            exchange, identity = session.exchange
-            answer = exchange.final(token)
+            exchange, identity, user = session.exchange
+            try:
+                answer = exchange.final(token)
+            except Unauthenticated:
+                if identity is not None and await self._guard.is_replaced(identity, user, session.mechanism):
+                    raise Unavailable(
+                        f"the SCRAM credential of {user} was replaced while the client authenticated", hint="Connect again."
+                    ) from None
+                raise
             assert identity is not None, "a user without a credential proves nothing"
             return Step(answer, identity.principal())
         mechanism = SCRAM_MECHANISMS[session.mechanism]
         exchange = ScramExchange(mechanism, secrets.token_urlsafe(NONCE_BYTES))
         user = exchange.first(token)
-        identity = self._guard.scram(user, mechanism.name)
-        session.exchange = _Challenged(exchange, identity)
+        identity = await self._guard.scram(user, mechanism.name)
+        session.exchange = _Challenged(exchange, identity, user)
         return Step(exchange.challenge(identity.credential if identity is not None else None, self._guard.unknown_salt(user)))
 
     async def _oauth(self, session: SaslSession, token: bytes) -> Step:

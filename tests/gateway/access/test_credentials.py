@@ -140,6 +140,9 @@ class Book:
     def key(self, key_id: str) -> ApiKey | None:
         return self.keys.get(key_id)
 
+    async def catch_up(self, timeout_s: float) -> bool:
+        return True
+
     def rights(self, principal: str) -> Rights:
         return Rights(())
 

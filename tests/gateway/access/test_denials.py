@@ -29,6 +29,9 @@ class Book:
     def key(self, key_id: str) -> ApiKey | None:
         return None
 
+    async def catch_up(self, timeout_s: float) -> bool:
+        return True
+
     def rights(self, principal: str) -> Rights:
         return self._rights
 

@@ -43,7 +43,7 @@ from gateway.kafka.protocol.hot_messages import (
     TopicProduceData,
 )
 from metadata.access.quota import Quota
-from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
+from metadata.errors import NotAuthorized, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from tests.kit.gateway.kafka_client import KEYS
 from tests.kit.gateway.kafka_codec import INSTALLED
 from tests.kit.gateway.kafka_connection import connected, send
@@ -182,6 +182,107 @@ def test_a_heartbeat_does_not_wait_for_the_bytes_that_its_principal_has_fetched(
         assert read_from.is_reading()
         for transport in (read_from, heard_from):
             transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+class LateRights:
+    """A client whose right the broker hears of only when it asks the metadata store; without `granted`, never."""
+
+    def __init__(self, *, granted: bool) -> None:
+        self.asked = 0
+        self._granted = granted
+        self._is_known = False
+        self.answers = asyncio.Event()
+        self.caller: Any = SimpleNamespace(
+            **vars(CALLER) | {"may": lambda *_: self._is_known},
+            view=SimpleNamespace(catch_up=self._catch_up),
+            refusal=lambda *_: NotAuthorized("no right"),
+            is_narrowed=False,
+        )
+
+    async def _catch_up(self, timeout_s: float) -> bool:
+        self.asked += 1
+        await self.answers.wait()
+        self._is_known = self._granted
+        return True
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_produce_waits_for_a_right_that_the_broker_has_not_heard_of_and_keeps_its_place(granted: bool) -> None:
+    async def scenario() -> None:
+        log, rights = OneTopicLog(), LateRights(granted=granted)
+        connection, transport = connected(requests_alone(log, guard=MeteredGuard(Quota(principal="b", bytes_in_per_second=1))))
+        connection.authenticated = rights.caller
+        frames = b""
+        for value in (b"first", b"second"):
+            data = PartitionProduceData(index=0, records=memoryview(batch_of(value)))
+            topic = TopicProduceData(name=TOPIC.name, partition_data=[data])
+            frames += frame("Produce", 9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]))
+        send(connection, frames)
+        await asyncio.sleep(0.01)
+        assert (rights.asked, log.next_offset, transport.is_reading()) == (1, 0, False)
+        rights.answers.set()
+        await asyncio.sleep(0.01)
+        assert transport.is_reading()
+        assert log.next_offset == (2 if granted else 0)
+        size = int.from_bytes(transport.written[:4])
+        _, answer = INSTALLED.decode_response(KEYS["Produce"], bytes(transport.written[4 : 4 + size]), 9)
+        [result] = answer.responses[0].partition_responses
+        assert (result.error_code, result.base_offset) == (
+            (ErrorCode.NONE, 0) if granted else (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1)
+        )
+        transport.abort()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_produce_whose_connection_is_lost_while_it_waits_for_rights_writes_nothing() -> None:
+    async def scenario() -> None:
+        log, rights = OneTopicLog(), LateRights(granted=True)
+        connection, transport = connected(requests_alone(log, guard=MeteredGuard(Quota(principal="b", bytes_in_per_second=1))))
+        connection.authenticated = rights.caller
+        data = PartitionProduceData(index=0, records=memoryview(batch_of(b"value" * 40_000)))
+        topic = TopicProduceData(name=TOPIC.name, partition_data=[data])
+        send(connection, frame("Produce", 9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])))
+        await asyncio.sleep(0.01)
+        assert rights.asked == 1
+        transport.abort()
+        rights.answers.set()
+        await asyncio.sleep(0.01)
+        assert (log.next_offset, log.budget.bytes_used) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_waits_for_a_right_that_the_broker_has_not_heard_of() -> None:
+    handled: list[str] = []
+
+    async def heartbeat(call: KafkaCall, request: Any) -> Any:
+        assert call.authorized is not None
+        call.authorized.check("group", request.group_id)
+        handled.append(request.group_id)
+        return HeartbeatResponse()
+
+    async def scenario() -> None:
+        rights = LateRights(granted=True)
+        requests = requests_alone(
+            OneTopicLog(),
+            {KEYS["Heartbeat"]: heartbeat},
+            guard=MeteredGuard(Quota(principal="b", bytes_in_per_second=1)),
+            at_once={KEYS["Heartbeat"]: lambda call, request: HeartbeatResponse(error_code=1)},
+        )
+        connection, transport = connected(requests)
+        connection.authenticated = rights.caller
+        send(connection, frame("Heartbeat", 4, HeartbeatRequest(group_id="g")))
+        await asyncio.sleep(0.01)
+        assert not transport.written
+        rights.answers.set()
+        await asyncio.sleep(0.01)
+        assert handled == ["g"]
+        transport.abort()
         await asyncio.sleep(0)
 
     asyncio.run(scenario())

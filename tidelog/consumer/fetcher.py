@@ -31,6 +31,7 @@ from metadata.errors import (
     Corrupt,
     FencedLeaderEpoch,
     InvalidRecord,
+    NotAuthorized,
     NotLeader,
     OutOfRange,
     Rejected,
@@ -43,7 +44,7 @@ from metadata.groups.assignors import TopicPartitionName
 from segments.records.batch import parse_header
 from tidelog.consumer.decoding import decode
 from tidelog.consumer.fetch_call import PartitionRequest, errors_in, fetch, offset_behind, partition_of
-from tidelog.consumer.fetch_state import NAMED_MAX, FetchState, Patience, shown
+from tidelog.consumer.fetch_state import NAMED_MAX, REFUSALS, FetchState, Patience, shown
 from tidelog.consumer.preferred_replicas import FetchSource, PreferredReplicas
 from tidelog.consumer.prefetch_buffer import FetchedBatches, PrefetchBuffer
 from tidelog.consumer.route_watcher import RouteWatcher, TopicWatcher
@@ -261,6 +262,10 @@ class Fetcher:
             self.end(dict.fromkeys(held, error))
         self._changed.set()
 
+    def topic_denied(self, topic: str, error: NotAuthorized) -> None:
+        """Ends the partitions of the topic with the error; the other topics go on."""
+        self.end(dict.fromkeys((partition for partition in self.unfinished() if partition[0] == topic), error))
+
     # ── fetching ──
 
     async def _fetch_all(self) -> None:
@@ -340,7 +345,8 @@ class Fetcher:
             errors = self._not_of_a_preferred_broker(errors)
             gone = {partition: error for partition, error in errors.items() if isinstance(error, OutOfRange)}
             for topic in {p[0] for p, error in errors.items() if isinstance(error, OutOfRange | UnknownTopic)}:
-                await self._routes.ask(topic)
+                with suppress(*REFUSALS):  # as in _watch
+                    await self._routes.ask(topic)
         except TidelogError as error:
             self._met(self._not_of_a_preferred_broker(dict.fromkeys(partitions, error)))
             return
@@ -410,7 +416,7 @@ class Fetcher:
                 continue
             await self._connection.kept_silent(leader)
             for topic in {topic for topic, _ in led}:
-                with suppress(Unavailable):
+                with suppress(Unavailable, *REFUSALS):  # the next renewal heeds a refusal; the other topics have no part in it
                     await self._routes.ask(topic)
             if any(p[0] not in self._routes or self._routes.leader(p) != leader for p in led):
                 raise Unavailable(f"{leader}: no answer, and another broker leads by now", address=leader)

@@ -3,6 +3,7 @@
 topic ─▶ route: its id, its partitions, who leads them
 an answer says that it is not so, a call fails ──doubt──▶ asked again
 a topic that was deleted, or made again ──▶ reported, and not followed until `follow` is called
+a topic whose rights are all taken      ──▶ reported, and not asked for again until `follow` is called
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from metadata.errors import Unavailable, UnknownTopic
+from metadata.errors import NotAuthorized, Unavailable, UnknownTopic
 from tidelog.consumer.fetch_state import DENIED_S, REFUSALS
 from tidelog.settings import ClientSettings
 from tidelog.transport.connection import Connection
@@ -35,10 +36,17 @@ class TopicWatcher(Protocol):
         """Reports a deleted topic. If it was recreated, `details` of the error hold its new_topic_id."""
 
 
+class RouteListener(TopicWatcher, Protocol):
+    """Receives what a TopicWatcher receives, and which topics may not be read any more."""
+
+    def topic_denied(self, topic: str, error: NotAuthorized) -> None:
+        """Reports a topic that the reader may neither read nor look up any more, for longer than a broker may lag."""
+
+
 class RouteWatcher:
     """Keeps the routes of followed topics up to date."""
 
-    def __init__(self, connection: Connection, settings: ClientSettings, watcher: TopicWatcher) -> None:
+    def __init__(self, connection: Connection, settings: ClientSettings, watcher: RouteListener) -> None:
         self._connection = connection
         self._settings = settings
         self._watcher = watcher
@@ -46,6 +54,8 @@ class RouteWatcher:
         self._doubted: set[str] = set()
         # The first refusal for want of a right or a key since the last answer, by topic.
         self._denied_since_s: dict[str, float] = {}
+        # Topics that were reported as denied. Their routes stay, for what was fetched already.
+        self._denied: set[str] = set()
         self._woken = asyncio.Event()
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
@@ -61,6 +71,7 @@ class RouteWatcher:
 
     def follow(self, route: TopicRoute) -> None:
         """Follows a topic. A newer known route stays: partitions are never removed."""
+        self._denied.discard(route.name)
         held = self._routes.get(route.name)
         if held is None or held.topic_id != route.topic_id or route.partition_count >= held.partition_count:
             self._routes[route.name] = route
@@ -70,6 +81,7 @@ class RouteWatcher:
         self._routes.pop(topic, None)
         self._doubted.discard(topic)
         self._denied_since_s.pop(topic, None)
+        self._denied.discard(topic)
 
     def doubt(self, topics: Iterable[str]) -> None:
         """Doubts the routes of topics after a failure: they are asked for again."""
@@ -81,7 +93,8 @@ class RouteWatcher:
         while True:
             self._woken.clear()
             now_s = time.monotonic()
-            due = [topic for topic in self._routes if topic in self._doubted or self._old_s(topic) <= now_s]
+            renewed = self._routes.keys() - self._denied
+            due = [topic for topic in renewed if topic in self._doubted or self._old_s(topic) <= now_s]
             if due:
                 async with asyncio.TaskGroup() as tasks:
                     for topic in due:
@@ -90,7 +103,7 @@ class RouteWatcher:
                     await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(map(self._old_s, self._routes)) - now_s if self._routes else None):
+                async with asyncio.timeout(min(map(self._old_s, renewed)) - now_s if renewed else None):
                     await self._woken.wait()
 
     async def _renew(self, topic: str) -> None:
@@ -102,10 +115,19 @@ class RouteWatcher:
             except (Unavailable, *REFUSALS) as error:
                 now_s = time.monotonic()
                 if isinstance(error, REFUSALS) and now_s - self._denied_since_s.setdefault(topic, now_s) > DENIED_S:
-                    raise
+                    if not isinstance(error, NotAuthorized):  # a key that no longer counts ends all topics
+                        raise
+                    self._deny(topic, error)
+                    return
                 log.info("%s; asking again where the partitions of %s are", error, topic)
                 if topic in self._routes:
                     self._doubted.add(topic)
+
+    def _deny(self, topic: str, error: NotAuthorized) -> None:
+        self._denied_since_s.pop(topic, None)
+        if topic in self._routes:
+            self._denied.add(topic)
+            self._watcher.topic_denied(topic, error)
 
     async def ask(self, topic: str) -> bool:
         """Asks now, and tells the watcher. Whether the topic that is read is still there. Raises Unavailable."""

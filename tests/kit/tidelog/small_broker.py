@@ -20,6 +20,7 @@ from gateway.proto.status import DETAILS_TRAILER, to_status
 from metadata.errors import (
     FencedLeaderEpoch,
     NoLeader,
+    NotAuthorized,
     NotLeader,
     OutOfRange,
     Throttled,
@@ -118,6 +119,11 @@ class SmallBroker:
         self.reading = asyncio.Event()
         """While it is clear, nothing more is read from streams: what is sent fills the connection and waits."""
         self.reading.set()
+        # Without it, fetches get no answer.
+        self.fetching = asyncio.Event()
+        self.fetching.set()
+        # Topics that the client may neither read nor look up.
+        self.denied: set[str] = set()
         # The quota that answers of streams say is overdrawn.
         self.throttled: Throttled | None = None
         self.taking_up = asyncio.Event()
@@ -174,6 +180,8 @@ class SmallBroker:
 
     def check_readable(self, asked: log_pb2.FetchPartition, ids: dict[str, str]) -> None:
         topic, partition = asked.topic, asked.partition
+        if topic in self.denied:
+            raise NotAuthorized(f"no right to read {topic}")
         if topic not in ids:
             raise UnknownTopic(f"there is no topic {topic}")
         if asked.topic_id and asked.topic_id != ids[topic]:
@@ -349,6 +357,7 @@ class _Log(log_pb2_grpc.LogServicer):
         broker.fetches += 1
         broker.fetched_for.append((request.client_rack, [asked.partition for asked in request.partitions]))
         await broker.running.wait()
+        await broker.fetching.wait()
         if broker.fetch_faults:
             fault = broker.fetch_faults.pop(0)
             if isinstance(fault, TidelogError):
@@ -433,6 +442,8 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         if not request.leaders_only:
             await self._broker.bounds_reported.wait()
         topic = self._broker.topics.get(request.name)
+        if request.name in self._broker.denied:
+            await _abort(context, NotAuthorized(f"no right to describe {request.name}"))
         if topic is None:
             await _abort(context, UnknownTopic(f"there is no topic {request.name}"))
         assert topic is not None

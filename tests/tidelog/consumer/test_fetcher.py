@@ -8,11 +8,22 @@ from typing import Any
 import pytest
 
 import tidelog
-from metadata.errors import Corrupt, InvalidArgument, NoLeader, OutOfRange, SessionFenced, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import (
+    Corrupt,
+    InvalidArgument,
+    NoLeader,
+    NotAuthorized,
+    OutOfRange,
+    SessionFenced,
+    TidelogError,
+    Unavailable,
+    UnknownTopic,
+)
 from segments.records.columns import encode_records
 from tests.kit.tidelog.consuming import QUICK, read, read_until_it_fails, until, waits_for_its_caller, with_records
 from tests.kit.tidelog.producing import impatient
 from tests.kit.tidelog.small_broker import SmallBroker, running
+from tidelog.consumer import fetch_state, fetcher, route_watcher
 from tidelog.settings import SettingChanges
 
 pytestmark = pytest.mark.slow
@@ -53,6 +64,42 @@ def test_an_added_partition_whose_start_was_trimmed_already_is_read_from_what_is
         await consumer.aclose()
 
     with_records(test, topic_age_ms_max=100, fetch_wait_ms_max=50)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["the leader refuses", "the leader keeps silent"])
+def test_a_topic_whose_rights_are_all_taken_ends_alone(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fetch_state, route_watcher):
+        monkeypatch.setattr(module, "DENIED_S", 0.2)
+    monkeypatch.setattr(fetcher, "SILENCE_S", 0.05)
+
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        broker.create_topic("payments", 1)
+        consumer = log.consume(["orders", "payments"], from_="latest")
+        reading = asyncio.create_task(consumer.chunk())
+        await _until_fetching(broker)
+        if silent:
+            broker.fetching.clear()
+        broker.denied.add("payments")
+        await until(lambda: bool(consumer.errors))
+        ((partition, error),) = consumer.errors.items()
+        assert partition == ("payments", 0)
+        assert isinstance(error, NotAuthorized)
+        if silent:
+            await asyncio.sleep(0.5)  # longer than DENIED_S: the refusals are none of the other topic
+        assert list(consumer.errors) == [("payments", 0)]
+        broker.fetching.set()
+        _append(broker, 0, 100)
+        assert [record.json() for record in await reading] == [100]
+        asked = len(broker.asked_for_topics)
+        await asyncio.sleep(0.1)
+        again = {each.name for each in broker.asked_for_topics[asked + 1 :]}
+        assert "payments" not in again, "a denied topic is asked for no more"
+        broker.denied.add("orders")
+        with pytest.raises(NotAuthorized):
+            await consumer.chunk()
+        await consumer.aclose()
+
+    with_records(test, topic_age_ms_max=20, fetch_wait_ms_max=20)
 
 
 @pytest.mark.parametrize("options", [{"partitions": [0]}, {"from_": {0: 10}}], ids=str)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import to_status
-from metadata.errors import NotAuthorized, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer import route_watcher
 from tidelog.consumer.fetch_state import DENIED_S
@@ -183,7 +183,7 @@ def test_a_member_of_a_group_asks_again_where_it_begins_and_does_not_give_the_pa
 def test_a_route_that_a_broker_refuses_for_a_right_that_it_has_not_heard_of_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reading ends with the error once the refusal has lasted longer than a broker's view of rights may be old."""
+    """The topic ends with the error once the refusal has lasted longer than a broker's view of rights may be old."""
     now_s = [100.0]
     monkeypatch.setattr(route_watcher, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     answers: list[TopicRoute | TidelogError] = []
@@ -194,7 +194,8 @@ def test_a_route_that_a_broker_refuses_for_a_right_that_it_has_not_heard_of_is_a
         return answer
 
     async def main() -> None:
-        changes: Any = SimpleNamespace(topic_changed=lambda _: None)
+        reported: list[tuple[str, TidelogError]] = []
+        changes: Any = SimpleNamespace(topic_changed=lambda _: None, topic_denied=lambda *denial: reported.append(denial))
         watcher = RouteWatcher(cast(Connection, SimpleNamespace(route=route)), ClientSettings(), changes)
         watcher.follow(route_to(PRESENT))
         denied = NotAuthorized("no right")
@@ -207,7 +208,14 @@ def test_a_route_that_a_broker_refuses_for_a_right_that_it_has_not_heard_of_is_a
         await watcher._renew("orders")
         now_s[0] += DENIED_S + 0.1
         await watcher._renew("orders")
-        with pytest.raises(NotAuthorized):
+        assert not reported
+        await watcher._renew("orders")
+        assert reported == [("orders", denied)]
+        revoked = Unauthenticated("the key was revoked")
+        answers.extend([revoked, revoked])
+        await watcher._renew("orders")
+        now_s[0] += DENIED_S + 0.1
+        with pytest.raises(Unauthenticated):
             await watcher._renew("orders")
 
     asyncio.run(main())

@@ -156,12 +156,20 @@ class _Channel:
     async def wait_connected(self, peer: BrokerRegistration, timeout_s: float) -> None:
         """Raises Unreachable if there is no connection within `timeout_s` and CONNECT_TIMEOUT_S."""
         try:
-            if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            if self._is_ready():
                 return
-            async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
-                await self._channel.channel_ready()
+            try:
+                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
+                    await self._channel.channel_ready()
+            except TimeoutError:
+                # After a stall of this process, the timer may come before the news of a connection that gRPC has made meanwhile.
+                if not self._is_ready():
+                    raise
         except (TimeoutError, grpc.aio.UsageError):
             raise _unreachable(peer, tls=self._tls) from None
+
+    def _is_ready(self) -> bool:
+        return self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
 
 def _unreachable(peer: BrokerRegistration, *, tls: bool = False) -> Unreachable:

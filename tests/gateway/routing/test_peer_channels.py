@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import grpc
 import grpc.aio
@@ -66,6 +67,28 @@ def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
         await calls.close()
         await server.stop(None)
         assert reported - {type(None)} == {Throttled}
+
+    asyncio.run(main())
+
+
+def test_a_process_that_stalls_while_it_connects_does_not_take_the_connected_broker_for_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "CONNECT_TIMEOUT_S", 0.2)
+
+    async def main() -> None:
+        async with running(SmallBroker("b1")) as broker:
+            peer = BrokerRegistration(broker_id="b1", session=SessionId(1), grpc_address=broker.host_port)
+            calls = PeerChannels("b2")
+            request, answer_type = log_pb2.InitProducerRequest(), log_pb2.InitProducerResponse
+
+            async def call() -> None:
+                await calls.call(peer, "/tidelog.v1.Log/InitProducer", request, answer_type, timeout_s=60)
+
+            asked = [asyncio.ensure_future(call()) for _ in range(100)]
+            asyncio.get_running_loop().call_soon(time.sleep, 0.5)  # gRPC connects in threads of its own meanwhile
+            await asyncio.gather(*asked)
+            await calls.close()
 
     asyncio.run(main())
 

@@ -39,6 +39,8 @@ ONE_SHOT: Final = 2**62
 NOT_ROUTED: Final = 0
 # Producers, and one-shot producers.
 _TABLES: Final = (0, 1)
+# How often appends look for producers that were silent for the expiry, to free their memory.
+_SWEEP_EVERY_MS: Final = 1_000
 
 
 class SequencedBatch(NamedTuple):
@@ -123,6 +125,8 @@ class ProducerStates:
         self._tables = (self._producers, self._one_shots)
         self._producers_max = producers_max
         self._expiry_ms = expiry_ms
+        # When expired producers were last looked for.
+        self._swept_at_ms = -_SWEEP_EVERY_MS
         self._room: ProducerRoom | None = None
 
     def __len__(self) -> int:
@@ -138,8 +142,13 @@ class ProducerStates:
         """
         if producer_id == NO_PRODUCER:
             return None
-        self._expire(now_ms)
-        producer = self._table(producer_id).get(producer_id)
+        if not 0 <= now_ms - self._swept_at_ms < _SWEEP_EVERY_MS:  # below 0: the clock was set back
+            self._expire(now_ms)
+        producers = self._one_shots if producer_id >= ONE_SHOT else self._producers
+        producer = producers.get(producer_id)
+        if producer is not None and producer.last_active_ms + self._expiry_ms <= now_ms:
+            self._drop(producer_id)
+            producer = None
         if producer_id >= ONE_SHOT:
             return _check_one_shot(producer, base_sequence=base_sequence, last_sequence=last_sequence)
         if producer is None:
@@ -257,7 +266,14 @@ class ProducerStates:
     def _table(self, producer_id: ProducerId) -> OrderedDict[ProducerId, _Producer]:
         return self._tables[_table_of(producer_id)]
 
+    def _drop(self, producer_id: ProducerId) -> None:
+        table = _table_of(producer_id)
+        del self._tables[table][producer_id]
+        if self._room is not None:
+            self._room.grew(table, -1)
+
     def _expire(self, now_ms: int) -> None:
+        self._swept_at_ms = now_ms
         for table, producers in enumerate(self._tables):
             while producers and self.oldest_ms(table) + self._expiry_ms <= now_ms:
                 self.drop_oldest(table)

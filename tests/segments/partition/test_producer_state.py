@@ -209,6 +209,58 @@ def test_a_producer_that_was_silent_for_the_expiry_is_forgotten() -> None:
     assert len(leader.states) == 0
 
 
+def test_a_producer_that_is_silent_takes_memory_for_at_most_a_second_longer_while_others_write() -> None:
+    room = ProducerRoom(10)
+    leader = Leader()
+    leader.states.enter(room)
+    leader.send(ALICE, 0)
+    for base in range(21):
+        leader.send(BOB, base)
+        leader.now_ms += 100
+    assert (len(leader.states), room.used) == (1, [1, 0])
+
+
+def test_a_clock_that_was_set_back_keeps_no_producer_longer() -> None:
+    leader = Leader()
+    leader.now_ms = 10 * EXPIRY_MS
+    leader.send(ALICE, 0)
+    leader.now_ms = 0
+    leader.send(BOB, 0)
+    leader.now_ms = EXPIRY_MS
+    leader.send(ALICE, 1)
+    assert len(leader.states) == 2, "the one that was active last is in front"
+    with pytest.raises(UnknownProducer):
+        leader.send(BOB, 1)
+    leader.send(BOB, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from([ALICE, BOB, 3, ONE_SHOT]), st.integers(-1, 1), st.integers(0, 700)), max_size=60))
+def test_producers_are_forgotten_at_their_expiry_whenever_others_were_looked_for(steps: list[tuple[int, int, int]]) -> None:
+    leaders = Leader(), Leader()
+    room = ProducerRoom(10)
+    leaders[0].states.enter(room)
+    next_bases: dict[int, int] = {}
+    now_ms = 0
+    for producer, ahead, later_ms in steps:
+        now_ms += later_ms
+        base = 7 if producer == ONE_SHOT else max(0, next_bases.get(producer, 0) + ahead)
+        found: list[object] = []
+        for leader in leaders:
+            leader.now_ms = now_ms
+            if leader is leaders[1]:
+                leader.states.remembered(now_ms=now_ms)  # forgets all that are due
+            try:
+                found.append(leader.send(producer, base))
+            except (UnknownProducer, OutOfOrderSequence, DuplicateSequence) as error:
+                found.append(type(error))
+        assert found[0] == found[1]
+        if isinstance(found[0], SequencedBatch):
+            next_bases[producer] = base + 1
+        assert room.used == [leaders[0].states.count(table) for table in (0, 1)]
+    remembered = [leader.states.remembered(now_ms=now_ms) for leader in leaders]
+    assert remembered[0] == remembered[1]
+
+
 def test_the_producer_that_was_silent_longest_makes_room() -> None:
     leader = Leader(producers_max=2)
     for producer in (ALICE, BOB):

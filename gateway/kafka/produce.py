@@ -48,10 +48,12 @@ from gateway.kafka.protocol.hot_messages import (
 )
 from gateway.records.append import (
     AppendTarget,
+    LongBatch,
+    OpeningBudget,
     Outcome,
     check_at_once,
     check_dates,
-    check_ready_batch,
+    check_long,
     target_named,
 )
 from gateway.records.append import ProduceRequest as AppendRequest
@@ -77,8 +79,6 @@ ADVERTISED: Final = (0, 13)
 # From this version on topics are named by their ids.
 BY_ID: Final = 13
 ZSTD_SINCE: Final = 7
-# A compressed batch above this is opened in a thread: a hop costs as much as opening some hundred kilobytes of records.
-THREAD_BYTES: Final = 64 << 10
 THREADS: Final = 2
 # Kafka says nothing of the log beside these errors.
 _START_UNKNOWN: Final = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
@@ -202,7 +202,8 @@ class KafkaProduce:
         with acting(authorized):
             self._resolve(request, message, frame)
         request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))
-        takes_long = [batch for batch in request.batches if not self._check(batch, header.api_version)]
+        budget = OpeningBudget()
+        takes_long = [batch for batch in request.batches if not self._check(batch, header.api_version, budget)]
         if request.admission is not None and not takes_long:
             self._append(request)
             return
@@ -247,7 +248,7 @@ class KafkaProduce:
                     request.batches.append(_Batch(result, target, partition, batch))
         request.response.responses = responses
 
-    def _check(self, batch: _Batch, version: int) -> bool:
+    def _check(self, batch: _Batch, version: int, budget: OpeningBudget) -> bool:
         """Checks the batch, and keeps its header or the error. Returns False, and does nothing, if that would take long."""
         try:
             codec = parse_header(batch.batch).codec
@@ -257,8 +258,8 @@ class KafkaProduce:
                 batch.batch,
                 batch_bytes_max=batch.target.batch_bytes_max,
                 decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
-                thread_bytes=THREAD_BYTES,
                 keyed=batch.target.is_compacted,
+                budget=budget,
             )
         except TidelogError as error:
             batch.pending = error
@@ -267,19 +268,21 @@ class KafkaProduce:
             batch.checked = CheckedBatch(batch.topic_partition, batch.batch, header)
         return header is not None
 
-    async def _check_in_thread(self, batch: _Batch) -> None:
-        try:
-            header = await check_ready_batch(
-                batch.batch,
-                batch_bytes_max=batch.target.batch_bytes_max,
+    async def _check_in_thread(self, batches: Sequence[_Batch]) -> None:
+        """Checks batches in a thread, as many at a time as take about as long as one large one."""
+        while batches:
+            work = partial(
+                check_long,
+                [LongBatch(each.batch, each.target.batch_bytes_max, each.target.is_compacted) for each in batches],
                 decompressed_bytes_max=self._broker.cluster_log.settings.decompressed_bytes_max,
-                threads=self._threads,
-                keyed=batch.target.is_compacted,
             )
-        except TidelogError as error:
-            batch.pending = error.with_traceback(None)
-        else:
-            batch.checked = CheckedBatch(batch.topic_partition, batch.batch, header)
+            found = await self._threads.run(work)
+            for batch, result in zip(batches, found, strict=False):
+                if isinstance(result, TidelogError):
+                    batch.pending = result
+                else:
+                    batch.checked = CheckedBatch(batch.topic_partition, batch.batch, result)
+            batches = batches[len(found) :]
 
     async def _append_later(self, request: _Request, takes_long: Sequence[_Batch]) -> None:
         """Waits for memory, checks large batches in a thread, and appends. The connection is not read meanwhile."""
@@ -291,8 +294,7 @@ class KafkaProduce:
                 for batch in request.batches:
                     batch.pending = error.with_traceback(None)
         if request.admission is not None:
-            for batch in takes_long:
-                await self._check_in_thread(batch)
+            await self._check_in_thread(takes_long)
             self._check_rights(request)
         self._append(request)
         request.connection.go_on(Hold.ADMISSION)

@@ -52,14 +52,17 @@ from segments.object_store.health_tracking import StoreTrouble
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy, dated_too_far_ahead
 from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import check_produced, parse_header
+from segments.records.batch import check_records, open_produced, parse_header
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
-# A longer compressed batch is checked in a thread.
-THREAD_BYTES: Final = 8 << 10
-# A batch that decompresses to more bytes is checked in a thread as well: two kilobytes of zstd may hold 60 MiB.
-OPENED_AT_ONCE_BYTES: Final = 64 << 10
+# Records that are decompressed and checked without a thread, in one request: a millisecond of work. A thread costs 0.2 ms of CPU
+# more, whatever it does.
+OPENED_AT_ONCE_BYTES: Final = 1 << 20
+# gzip takes eight times as long as the other codecs.
+GZIP_SLOWNESS: Final = 8
+# Records that one piece of work in a thread opens, if it has several batches: others wait for the thread.
+OPENED_IN_THREAD_BYTES: Final = 8 << 20
 
 # Upper bound for reading an unknown topic, or one without the wanted partition, from the metadata store.
 LOOKUP_S: Final = 1.0
@@ -255,30 +258,53 @@ def add_bucket_trouble(error: TidelogError, broker: AppendLimits) -> TidelogErro
     return error
 
 
+class OpeningBudget:
+    """Counts the compressed records that one request opens without a thread, in bytes of what comes out."""
+
+    __slots__ = ("bytes_left",)
+
+    def __init__(self, bytes_max: int = OPENED_AT_ONCE_BYTES) -> None:
+        self.bytes_left = bytes_max
+
+    def bytes_max(self, codec: Codec) -> int:
+        """Returns how many bytes a batch with this codec may open to."""
+        return self.bytes_left // GZIP_SLOWNESS if codec is Codec.GZIP else self.bytes_left
+
+    def take(self, codec: Codec, opened_bytes: int) -> None:
+        self.bytes_left -= opened_bytes * GZIP_SLOWNESS if codec is Codec.GZIP else opened_bytes
+
+
 def check_at_once(
     batch: Buffer,
     *,
     batch_bytes_max: int,
     decompressed_bytes_max: int,
     is_forwarded: bool = False,
-    thread_bytes: int = THREAD_BYTES,
     keyed: bool = False,
+    budget: OpeningBudget | None = None,
 ) -> BatchHeader | None:
     """Checks a batch of a client, as `check_produced`, without a thread. Returns None, unchecked, if that would take long.
 
-    A compressed batch of more than `thread_bytes` takes long. `keyed`: each record must have a key. Raises InvalidRecord, TooLarge.
+    A compressed batch takes long if it opens to more than `budget`, that of its request, has left. `keyed`: each record must have a
+    key. Raises InvalidRecord, TooLarge.
     """
-    is_cheap = len(batch) > batch_bytes_max or parse_header(batch).codec is Codec.NONE  # refused unread, or one compiled pass
-    if not is_cheap and len(batch) > thread_bytes:
-        return None
-    opened_bytes_max = decompressed_bytes_max if is_cheap else min(OPENED_AT_ONCE_BYTES, decompressed_bytes_max)
+    budget = budget or OpeningBudget()
+    codec = Codec.NONE if len(batch) > batch_bytes_max else parse_header(batch).codec
+    opened_bytes_max = decompressed_bytes_max
+    if codec is not Codec.NONE and (at_once_max := budget.bytes_max(codec)) < decompressed_bytes_max:
+        if 2 * len(batch) > at_once_max:  # what is compressed seldom opens to less than twice its bytes
+            return None
+        opened_bytes_max = at_once_max
     try:
-        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max, keyed=keyed)
+        opened = open_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
     except TooLarge:
-        if is_cheap:
+        if opened_bytes_max == decompressed_bytes_max:
             raise
         return None
-    return _check_producer(header, is_forwarded=is_forwarded)
+    if codec is not Codec.NONE:
+        budget.take(codec, len(opened.section))
+    check_records(opened, keyed=keyed)
+    return _check_producer(opened.header, is_forwarded=is_forwarded)
 
 
 async def check_ready_batch(
@@ -288,26 +314,53 @@ async def check_ready_batch(
     decompressed_bytes_max: int,
     threads: BoundedExecutor,
     is_forwarded: bool = False,
-    keyed: bool = False,
 ) -> BatchHeader:
     """Checks a batch of a client, in one of `threads` if that takes long. Raises InvalidRecord, TooLarge."""
     header = check_at_once(
-        batch,
-        batch_bytes_max=batch_bytes_max,
-        decompressed_bytes_max=decompressed_bytes_max,
-        is_forwarded=is_forwarded,
-        keyed=keyed,
+        batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, is_forwarded=is_forwarded
     )
     if header is not None:
         return header
-    opened = partial(
-        check_produced,
-        batch,
-        message_bytes_max=batch_bytes_max,
-        decompressed_bytes_max=decompressed_bytes_max,
-        keyed=keyed,
-    )
-    return _check_producer(await threads.run(opened), is_forwarded=is_forwarded)
+    long = LongBatch(batch, batch_bytes_max)
+    opening = partial(check_long, [long], decompressed_bytes_max=decompressed_bytes_max, is_forwarded=is_forwarded)
+    [found] = await threads.run(opening)
+    if isinstance(found, TidelogError):
+        raise found
+    return found
+
+
+class LongBatch(NamedTuple):
+    """A batch that `check_at_once` left to a thread."""
+
+    batch: Buffer
+    batch_bytes_max: int
+    # Whether each record must have a key.
+    keyed: bool = False
+
+
+def check_long(
+    batches: Iterable[LongBatch], *, decompressed_bytes_max: int, is_forwarded: bool = False
+) -> list[BatchHeader | TidelogError]:
+    """Checks batches of one request, for a thread. Returns the header of each, or its error.
+
+    It ends behind the batch with which it has opened OPENED_IN_THREAD_BYTES: the caller has the others checked after work of other
+    requests.
+    """
+    found: list[BatchHeader | TidelogError] = []
+    opened_bytes = 0
+    for batch, batch_bytes_max, keyed in batches:
+        try:
+            opened = open_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+            opened_bytes += len(opened.section)
+            check_records(opened, keyed=keyed)
+            found.append(_check_producer(opened.header, is_forwarded=is_forwarded))
+        except TidelogError as error:
+            found.append(error.with_traceback(None))
+            if isinstance(error, TooLarge):
+                opened_bytes += decompressed_bytes_max
+        if opened_bytes >= OPENED_IN_THREAD_BYTES:
+            break
+    return found
 
 
 def _check_producer(header: BatchHeader, *, is_forwarded: bool) -> BatchHeader:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from awscrt.checksums import crc32c
@@ -83,6 +84,20 @@ def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_
     RECORDS_PER_BATCH_MAX records, records that are not exactly those that the header announces. KeylessRecords where `keyed` is
     set and a record has no key.
     """
+    opened = open_produced(batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+    check_records(opened, keyed=keyed)
+    return opened.header
+
+
+class OpenedBatch(NamedTuple):
+    """Holds a batch whose header and CRC-32C were checked, with its record section as it is without compression."""
+
+    header: BatchHeader
+    section: Buffer
+
+
+def open_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> OpenedBatch:
+    """Checks all of a batch but its records, as `check_produced`, and opens these."""
     if len(batch) > message_bytes_max:
         raise TooLarge(
             f"the record batch has {len(batch)} bytes; message_bytes_max is {message_bytes_max}",
@@ -93,10 +108,14 @@ def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_
     header = parse_whole(batch)
     _check_produced_header(header)
     section = memoryview(batch)[BATCH_OVERHEAD_BYTES:]
-    records = RecordSection(decompress(header.codec, section, bytes_max=decompressed_bytes_max), header)
+    return OpenedBatch(header, decompress(header.codec, section, bytes_max=decompressed_bytes_max))
+
+
+def check_records(opened: OpenedBatch, *, keyed: bool) -> None:
+    """Checks the records of a batch, as `check_produced`."""
+    records = RecordSection(opened.section, opened.header)
     if records.check(dense=True) >= 0 and keyed:
         raise KeylessRecords([row for row, record in enumerate(records.tuples()) if record[2] is None])
-    return header
 
 
 def _check_produced_header(header: BatchHeader) -> None:

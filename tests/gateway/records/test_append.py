@@ -6,6 +6,7 @@ import asyncio
 import threading
 from functools import partial
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -14,13 +15,17 @@ import pytest
 
 from gateway.concurrency.offload import BoundedExecutor
 from gateway.records.append import (
+    GZIP_SLOWNESS,
     OPENED_AT_ONCE_BYTES,
-    THREAD_BYTES,
+    OPENED_IN_THREAD_BYTES,
     AppendOptions,
     AppendTarget,
+    LongBatch,
+    OpeningBudget,
     append,
     await_outcomes,
     check_at_once,
+    check_long,
     check_ready_batch,
     target_named,
 )
@@ -32,7 +37,7 @@ from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks, PendingAppend, memory_bytes
 from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import check_produced, parse_header
+from segments.records.batch import OpenedBatch, open_produced, parse_header
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
@@ -42,7 +47,6 @@ from tests.kit.gateway.small_broker import SmallBroker, with_broker
 from tests.kit.segments.batches import batch_of
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
-INCOMPRESSIBLE = bytes((number * number >> 3) & 0xFF for number in range(1 << 12))
 
 
 def zeros(length: int, codec: Codec) -> bytes:
@@ -54,13 +58,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     """Of each check: whether it was in a thread, and to how many bytes it might open the batch."""
     opened: list[tuple[bool, int]] = []
 
-    def noted(batch: bytes, *, message_bytes_max: int, decompressed_bytes_max: int, keyed: bool = False) -> BatchHeader:
+    def noted(batch: bytes, *, message_bytes_max: int, decompressed_bytes_max: int) -> OpenedBatch:
         opened.append((threading.current_thread() is not threading.main_thread(), decompressed_bytes_max))
-        return check_produced(
-            batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max, keyed=keyed
-        )
+        return open_produced(batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
 
-    monkeypatch.setattr("gateway.records.append.check_produced", noted)
+    monkeypatch.setattr("gateway.records.append.open_produced", noted)
     return opened
 
 
@@ -76,26 +78,71 @@ def checked(batch: bytes, *, batch_bytes_max: int = 4 * MIB, decompressed_bytes_
 # ── where a batch is checked ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def at_once_max(codec: Codec) -> int:
+    return OPENED_AT_ONCE_BYTES // GZIP_SLOWNESS if codec is Codec.GZIP else OPENED_AT_ONCE_BYTES
+
+
+def opening_to_much(codec: Codec) -> bytes:
+    """A batch that is short enough to be opened at once, and opens to too much for that."""
+    batch = zeros(4 * MIB, codec)
+    assert 2 * len(batch) < at_once_max(codec)
+    return batch
+
+
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_short_batch_that_opens_to_much_is_opened_in_a_thread(codec: Codec, opened: list[tuple[bool, int]]) -> None:
-    batch = zeros(MIB // 16 if codec is Codec.SNAPPY else MIB, codec)
-    assert len(batch) < THREAD_BYTES
+    batch = opening_to_much(codec)
     assert checked(batch) == parse_header(batch)
-    assert opened == [(False, OPENED_AT_ONCE_BYTES), (True, 16 * MIB)]
+    assert opened == [(False, at_once_max(codec)), (True, 16 * MIB)]
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_short_batch_that_opens_to_little_is_checked_at_once(codec: Codec, opened: list[tuple[bool, int]]) -> None:
-    batch = zeros(OPENED_AT_ONCE_BYTES // 2, codec)
+    batch = zeros(at_once_max(codec) // 2, codec)
     assert checked(batch) == parse_header(batch)
-    assert opened == [(False, OPENED_AT_ONCE_BYTES)]
+    assert opened == [(False, at_once_max(codec))]
 
 
 def test_a_longer_compressed_batch_is_checked_in_a_thread(opened: list[tuple[bool, int]]) -> None:
-    batch = encode_records([(INCOMPRESSIBLE, str(at).encode() * 99, (), at) for at in range(300)], codec=Codec.GZIP)
-    assert len(batch) > THREAD_BYTES
+    batch = encode_records([(None, Random(at).randbytes(1000).hex().encode(), (), at) for at in range(100)], codec=Codec.GZIP)
+    assert 2 * len(batch) > at_once_max(Codec.GZIP)
     assert checked(batch) == parse_header(batch)
     assert opened == [(True, 16 * MIB)]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_batches_of_one_request_are_opened_at_once_up_to_the_same_bound_together(codec: Codec) -> None:
+    batch = zeros(at_once_max(codec) // 4, codec)
+    budget = OpeningBudget()
+    check = partial(check_at_once, batch, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB, budget=budget)
+    assert [check() is not None for _ in range(6)] == [True] * 3 + [False] * 3
+    plain = batch_of(bytes(MIB))
+    assert check_at_once(plain, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB, budget=budget) == parse_header(plain)
+
+
+def test_a_thread_checks_batches_until_it_has_opened_so_many_bytes_and_returns_errors_in_their_places() -> None:
+    large, damaged = zeros(OPENED_IN_THREAD_BYTES // 2, Codec.ZSTD), bytearray(zeros(100, Codec.ZSTD))
+    damaged[-1] ^= 1
+    batches = [LongBatch(each, MIB) for each in (bytes(damaged), large, large, large)]
+    refused, *headers = check_long(batches, decompressed_bytes_max=16 * MIB)
+    assert isinstance(refused, InvalidRecord)
+    assert headers == [parse_header(large)] * 2
+    [too_large] = check_long([LongBatch(zeros(8 * MIB, Codec.ZSTD), MIB)] * 2, decompressed_bytes_max=8 * MIB)
+    assert isinstance(too_large, TooLarge)
+
+
+def test_what_is_forwarded_may_have_the_producer_id_of_an_idempotency_key_in_a_thread_too() -> None:
+    batch = encode_records(
+        [(None, bytes(4 * MIB), (), 0)], codec=Codec.ZSTD, producer_id=ONE_SHOT, producer_epoch=0, base_sequence=0
+    )
+
+    def check(*, is_forwarded: bool) -> BatchHeader:
+        terms = {"batch_bytes_max": MIB, "decompressed_bytes_max": 16 * MIB}
+        return asyncio.run(check_ready_batch(batch, threads=BoundedExecutor(1), is_forwarded=is_forwarded, **terms))
+
+    assert check(is_forwarded=True) == parse_header(batch)
+    with pytest.raises(InvalidRecord, match="reserved for Idempotency-Keys"):
+        check(is_forwarded=False)
 
 
 def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(opened: list[tuple[bool, int]]) -> None:
@@ -110,16 +157,16 @@ def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(open
 @pytest.mark.parametrize("bytes_max", [OPENED_AT_ONCE_BYTES // 2, 2 * OPENED_AT_ONCE_BYTES])
 def test_what_opens_to_more_than_the_log_takes_is_refused_with_that_bound(bytes_max: int) -> None:
     with pytest.raises(TooLarge, match=f"takes more than {bytes_max} bytes without its zstd compression"):
-        checked(zeros(MIB, Codec.ZSTD), decompressed_bytes_max=bytes_max)
+        checked(zeros(4 * MIB, Codec.ZSTD), decompressed_bytes_max=bytes_max)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_check_without_a_thread_leaves_what_takes_long_to_the_caller(codec: Codec) -> None:
-    short, opens_to_much = zeros(OPENED_AT_ONCE_BYTES // 2, codec), zeros(MIB // 16 if codec is Codec.SNAPPY else MIB, codec)
+    short = zeros(at_once_max(codec) // 2, codec)
     check = partial(check_at_once, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB)
     assert check(short) == parse_header(short)
-    assert check(opens_to_much) is None
-    assert check(short, thread_bytes=len(short) - 1) is None
+    assert check(opening_to_much(codec)) is None
+    assert check(short, budget=OpeningBudget(2 * len(short) - 1)) is None
     with pytest.raises(InvalidRecord, match="reserved for Idempotency-Keys"):
         check(batch_of(b"a", producer_id=ONE_SHOT, producer_epoch=1, base_sequence=0))
 

@@ -71,7 +71,7 @@ class KafkaLeaders:
     def log_start_offset(self, partition: TopicPartition) -> int:
         """Returns the log start offset of a partition that this broker leads; -1 for any other."""
         try:
-            return self._broker.log.partitions.bounds(partition).log_start_offset
+            return self._broker.log.partitions.at(partition).log.log_start_offset
         except TidelogError:
             return -1
 

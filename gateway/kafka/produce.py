@@ -251,8 +251,7 @@ class KafkaProduce:
     def _check(self, batch: _Batch, version: int, budget: OpeningBudget) -> bool:
         """Checks the batch, and keeps its header or the error. Returns False, and does nothing, if that would take long."""
         try:
-            codec = parse_header(batch.batch).codec
-            if codec is Codec.ZSTD and version < ZSTD_SINCE:
+            if version < ZSTD_SINCE and parse_header(batch.batch).codec is Codec.ZSTD:
                 raise UnsupportedCompression(f"version {version} of Produce takes no zstd; version {ZSTD_SINCE} does")
             header = check_at_once(
                 batch.batch,

@@ -52,7 +52,7 @@ from segments.object_store.health_tracking import StoreTrouble
 from segments.object_store.interface import Buffer
 from segments.partition.partition_log import Appended, TimestampPolicy, dated_too_far_ahead
 from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import check_records, open_produced, parse_header
+from segments.records.batch import check_records, codec_bits, open_produced
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
@@ -266,12 +266,12 @@ class OpeningBudget:
     def __init__(self, bytes_max: int = OPENED_AT_ONCE_BYTES) -> None:
         self.bytes_left = bytes_max
 
-    def bytes_max(self, codec: Codec) -> int:
+    def bytes_max(self, codec: int) -> int:
         """Returns how many bytes a batch with this codec may open to."""
-        return self.bytes_left // GZIP_SLOWNESS if codec is Codec.GZIP else self.bytes_left
+        return self.bytes_left // GZIP_SLOWNESS if codec == Codec.GZIP else self.bytes_left
 
-    def take(self, codec: Codec, opened_bytes: int) -> None:
-        self.bytes_left -= opened_bytes * GZIP_SLOWNESS if codec is Codec.GZIP else opened_bytes
+    def take(self, codec: int, opened_bytes: int) -> None:
+        self.bytes_left -= opened_bytes * GZIP_SLOWNESS if codec == Codec.GZIP else opened_bytes
 
 
 def check_at_once(
@@ -289,9 +289,9 @@ def check_at_once(
     key. Raises InvalidRecord, TooLarge.
     """
     budget = budget or OpeningBudget()
-    codec = Codec.NONE if len(batch) > batch_bytes_max else parse_header(batch).codec
+    codec = Codec.NONE if len(batch) > batch_bytes_max else codec_bits(batch)
     opened_bytes_max = decompressed_bytes_max
-    if codec is not Codec.NONE and (at_once_max := budget.bytes_max(codec)) < decompressed_bytes_max:
+    if codec and (at_once_max := budget.bytes_max(codec)) < decompressed_bytes_max:
         if 2 * len(batch) > at_once_max:  # what is compressed seldom opens to less than twice its bytes
             return None
         opened_bytes_max = at_once_max
@@ -301,7 +301,7 @@ def check_at_once(
         if opened_bytes_max == decompressed_bytes_max:
             raise
         return None
-    if codec is not Codec.NONE:
+    if codec:
         budget.take(codec, len(opened.section))
     check_records(opened, keyed=keyed)
     return _check_producer(opened.header, is_forwarded=is_forwarded)
@@ -414,6 +414,8 @@ def append(
     """Appends one batch after the other, without waiting in between. A refused batch has its error in its place."""
     expected_offset = options.expected_offset
     newest_ms = target.timestamp_ms_max()
+    of_any_date = TimestampPolicy(target.log_append_time, None)
+    of_idempotent_producers = TimestampPolicy(target.log_append_time, newest_ms)
     pending: list[Pending | TidelogError] = []
     refused: dict[TopicPartition, TidelogError] = {}
     for partition, batch, header in batches:
@@ -431,7 +433,7 @@ def append(
                     acks=options.acks,
                     deadline_s=options.deadline.at_s,
                     expected_offset=expected_offset,
-                    dates=TimestampPolicy(target.log_append_time, newest_ms if _leader_decides(header) else None),
+                    dates=of_idempotent_producers if _leader_decides(header) else of_any_date,
                     continues=options.continues,
                 )
             )

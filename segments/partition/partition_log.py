@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from metadata.errors import ConditionFailed, FencedLeaderEpoch, InvalidTimestamp, OutOfRange, UnknownLeaderEpoch
-from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
+from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.partition.producer_state import ProducerRoom, ProducerStates, SequencedBatch
 from segments.records.header import BatchHeader
 
@@ -95,11 +95,12 @@ class PartitionLog:
         Raises InvalidTimestamp when a record is dated after `timestamp_ms_max`, ConditionFailed when `expected_offset` is given and
         is not the end, and what ProducerStates.check raises.
         """
+        producer_id, last_sequence = ProducerId(header.producer_id), header.last_sequence
         repeated = self._producers.check(
-            producer_id=ProducerId(header.producer_id),
+            producer_id=producer_id,
             epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
-            last_sequence=header.last_sequence,
+            last_sequence=last_sequence,
             now_ms=now_ms if expires_ms is None else expires_ms,
             high_watermark=self.high_watermark,
         )
@@ -119,18 +120,11 @@ class PartitionLog:
         base = self.end_offset
         last = Offset(base + header.last_offset_delta)
         self.end_offset = Offset(last + 1)
-        self._producers.remember(
-            SequencedBatch(
-                ProducerId(header.producer_id),
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_sequence,
-                base,
-                last,
-                header.max_timestamp,
-            ),
-            now_ms=now_ms,
-        )
+        if producer_id != NO_PRODUCER:
+            sequenced = SequencedBatch(
+                producer_id, header.producer_epoch, header.base_sequence, last_sequence, base, last, header.max_timestamp
+            )
+            self._producers.remember(sequenced, now_ms=now_ms)
         dated_ms = header.max_timestamp if header.log_append_time else -1
         return Appended(base, last, self.leader_epoch, log_append_time_ms=dated_ms)
 

@@ -56,6 +56,7 @@ _LENGTH = struct.Struct(">i")
 _STAMP = struct.Struct(">qii")
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
+_CODEC_AT = 22
 _MAX_TIMESTAMP_AT = 35
 
 _PRODUCED_BITS = CODEC_BITS | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
@@ -94,6 +95,11 @@ class OpenedBatch(NamedTuple):
 
     header: BatchHeader
     section: Buffer
+
+
+def codec_bits(batch: Buffer) -> int:
+    """Returns the codec that a batch says it has; 0, for none, where its header is cut off. Nothing is checked."""
+    return batch[_CODEC_AT] & CODEC_BITS if len(batch) > _CODEC_AT else 0
 
 
 def open_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> OpenedBatch:

@@ -219,9 +219,10 @@ def encode_segment(
         for batch in batches:
             h = batch.header
             size = h.size
+            base_offset = batch.base_offset
             batch_entries += _BATCH.pack(
-                batch.base_offset,
-                batch.last_offset,
+                base_offset,
+                base_offset + h.last_offset_delta,
                 at,
                 size,
                 h.record_count,

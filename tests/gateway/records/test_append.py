@@ -37,7 +37,7 @@ from segments.deadline import Deadline
 from segments.log.append_result import UnverifiedRejection
 from segments.log.session_log import Acks, PendingAppend, memory_bytes
 from segments.partition.producer_state import ONE_SHOT
-from segments.records.batch import OpenedBatch, open_produced, parse_header
+from segments.records.batch import KeylessRecords, OpenedBatch, open_produced, parse_header
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from segments.records.header import BatchHeader
@@ -129,6 +129,8 @@ def test_a_thread_checks_batches_until_it_has_opened_so_many_bytes_and_returns_e
     assert headers == [parse_header(large)] * 2
     [too_large] = check_long([LongBatch(zeros(8 * MIB, Codec.ZSTD), MIB)] * 2, decompressed_bytes_max=8 * MIB)
     assert isinstance(too_large, TooLarge)
+    [keyless] = check_long([LongBatch(zeros(100, Codec.ZSTD), MIB, keyed=True)], decompressed_bytes_max=MIB)
+    assert isinstance(keyless, KeylessRecords)
 
 
 def test_what_is_forwarded_may_have_the_producer_id_of_an_idempotency_key_in_a_thread_too() -> None:

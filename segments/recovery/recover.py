@@ -11,8 +11,8 @@ what is found there, never what someone remembered.
 
 Manifests are read last. What was trimmed before the footers were read lies below `compacted_to` of every manifest that is read
 later, so however far compaction comes meanwhile, it makes no gap; and a log start that the old leader raised while it led is seen.
-Parquet files are listed before them, beside the footers: a partition whose files are newer than its manifest is refused
-(missing_manifests.py).
+Parquet files are listed before them, beside the footers or when the partition was prefetched: a partition whose files are newer
+than its manifest is refused (missing_manifests.py).
 
 A session whose claim is there and that has no segments wrote nothing. One whose claim is gone as well is damage: claims are never
 deleted, so its segments may be gone with it.
@@ -77,7 +77,7 @@ async def recover(
     cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
     named = {partition: name for partition, name in (topics or {}).items() if partition in spans}
     found_runs = RecoveredRuns()
-    files: dict[TopicPartition, NewestFiles] = {}
+    files = {partition: ahead.files for partition, ahead in usable.items() if ahead.files is not None}
 
     async def read_sessions() -> None:
         for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
@@ -88,7 +88,7 @@ async def recover(
                 found_runs.take_in(kept.runs)
 
     async def list_files() -> None:
-        files.update(await _files(store, named, settings))
+        files.update(await _files(store, {where: name for where, name in named.items() if where not in usable}, settings))
 
     await gather_all([read_sessions(), list_files()])
     known = {partition: found.recovered.manifest for partition, found in usable.items()}

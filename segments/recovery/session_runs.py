@@ -17,6 +17,7 @@ from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import segment_key
 from segments.recovery.footer_cache import Damaged, SessionRuns
+from segments.recovery.missing_manifests import NewestFiles
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.wal.segment_file import Run, SegmentFooter
 
@@ -47,6 +48,8 @@ class PrefetchedPartition:
     holding: set[tuple[SessionId, LeaderEpoch]]
     # The newest segment of the last session that does; -1 for none.
     last_seq: SegmentSeq
+    # The newest Parquet files, listed before the manifest was read; None where there are none.
+    files: NewestFiles | None = None
 
     def continues_in(self, spans: Sequence[LeadershipSpan]) -> bool:
         """Returns whether these spans hold what was read, and at most add to the last one beyond `read_to`."""

@@ -20,6 +20,7 @@ from segments.concurrency import gather_all
 from segments.history.manifest_store import newest_manifests
 from segments.object_store.interface import ObjectStore
 from segments.recovery.footer_cache import FooterCache, SessionRuns
+from segments.recovery.missing_manifests import NewestFiles, newest_files
 from segments.recovery.recover import REBUILT_IN_A_THREAD, read_listed
 from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.recovery.session_runs import LeadershipSpan, PrefetchedPartition, RecoveredRuns
@@ -85,8 +86,14 @@ class TakeoverPrefetch:
         async def read_one(session: SessionId) -> None:
             found_runs.take_in(await _read_so_far(self._store, session, self._cache, slots, self._settings.footer_reads_max))
 
-        await gather_all(map(read_one, sorted({span.session for held in spans.values() for span in held})))
+        sessions = sorted({span.session for held in spans.values() for span in held})
         named = {partition: name for partition, name in topics.items() if partition in spans}
+        files: dict[TopicPartition, NewestFiles] = {}
+
+        async def list_files() -> None:
+            files.update(await newest_files(self._store, named, reads_max=self._settings.footer_reads_max))
+
+        await gather_all([list_files(), *map(read_one, sessions)])
         manifests = await newest_manifests(self._store, named, reads_max=self._settings.footer_reads_max)
 
         def begin_all() -> dict[TopicPartition, PrefetchedPartition]:
@@ -95,7 +102,7 @@ class TakeoverPrefetch:
                 manifest = manifests.get(partition)
                 if not isinstance(manifest, Corrupt):
                     empty = empty_partition(partition, self._settings, manifest=manifest, topic=topics.get(partition, ""))
-                    begun[partition] = _begun(empty, held, found_runs)
+                    begun[partition] = _begun(empty, held, found_runs, files.get(partition))
             return {partition: found for partition, found in begun.items() if found is not None}
 
         return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
@@ -146,7 +153,9 @@ async def _read_so_far(
         return kept.runs
 
 
-def _begun(empty: RecoveredPartition, spans: Sequence[LeadershipSpan], found_runs: RecoveredRuns) -> PrefetchedPartition | None:
+def _begun(
+    empty: RecoveredPartition, spans: Sequence[LeadershipSpan], found_runs: RecoveredRuns, files: NewestFiles | None
+) -> PrefetchedPartition | None:
     """Returns the prefetched partition; None where something is damaged, which recover.py reports."""
     *_, last = spans
     partition = empty.partition
@@ -159,4 +168,4 @@ def _begun(empty: RecoveredPartition, spans: Sequence[LeadershipSpan], found_run
         if not all(found.is_compacted(run) for _, run in found_runs.of(partition, span))
     }
     newest = max((footer.seq for footer, _ in found_runs.of(partition, last)), default=SegmentSeq(-1))
-    return PrefetchedPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest)
+    return PrefetchedPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest, files)

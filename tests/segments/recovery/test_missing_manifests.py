@@ -13,6 +13,7 @@ from segments.history.manifest import Manifest
 from segments.history.manifest_edits import with_log_start, with_replaced
 from segments.recovery.missing_manifests import NAMED_MAX, newest_files
 from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from tests.kit.segments.batches import ORDERS, PAYMENTS, led, sequenced_batch
 from tests.kit.segments.manifests import TOPIC, file_of, plant, writer_of
 from tests.kit.segments.past_sessions import SETTINGS
@@ -84,6 +85,24 @@ def test_a_file_two_versions_above_the_newest_manifest_is_proof_though_no_offset
     bucket.lose(2, 3)
     with pytest.raises(Corrupt, match="was written for version 3, and the newest manifest is 1"):
         bucket.recover()
+
+
+def test_the_files_of_a_prefetched_partition_are_not_listed_again_and_refuse_it_as_well() -> None:
+    bucket = WithFiles()
+    bucket.convert(SEGMENTS, before=bucket.convert(4))
+    bucket.trim(SEGMENTS)
+    bucket.lose(2)
+
+    async def recovered() -> RecoveredPartition | Corrupt:
+        ahead = TakeoverPrefetch(bucket, SETTINGS)
+        assert await ahead.read({ORDERS: [led(1)]}, {ORDERS: TOPIC})
+        begun = ahead.take({ORDERS})
+        assert begun
+        bucket.calls.clear()
+        return (await bucket.recover_all({ORDERS: [led(1, released_at_seq=SEGMENTS)]}, begun=begun))[ORDERS]
+
+    assert isinstance(run(recovered()), Corrupt)
+    assert bucket.count("list") == 1, "of the manifests"
 
 
 @given(

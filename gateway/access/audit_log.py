@@ -13,8 +13,10 @@ broker that forwarded the call and asserts its principal.
 A thread writes the lines in order. At most LINES_MAX wait; more are dropped and counted, and a line reports them:
 {"outcome":"DROPPED","dropped":17}. After logrotate has moved the file away, the log opens a new one.
 
+The newest RECENT_MAX lines stay in memory, for administrators who ask this broker for them.
+
 Invariants: no call waits for the audit log. A record is one line whatever its texts contain. Unauthenticated clients fill half of
-the queue at most.
+the queue at most, and replace no line of an authenticated one in memory.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
+from itertools import count
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -42,6 +46,9 @@ from metadata.private_files import FILE_MODE
 # Lines that wait to be written, and lines of one write.
 LINES_MAX: Final = 10_000
 BATCH_LINES: Final = 1_000
+# Lines that stay in memory: of authenticated clients, and of all others.
+RECENT_MAX: Final = 500
+RECENT_ANONYMOUS_MAX: Final = 100
 LOGGER: Final = "tidelog.audit"
 # Longer texts are cut.
 TEXT_CHARACTERS_MAX: Final = 300
@@ -93,6 +100,10 @@ class AuditLog:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._waiting: deque[AuditLine] = deque()
+        # With the number of the line: the clock may go back.
+        self._recent: deque[tuple[int, AuditLine]] = deque(maxlen=RECENT_MAX)
+        self._recent_anonymous: deque[tuple[int, AuditLine]] = deque(maxlen=RECENT_ANONYMOUS_MAX)
+        self._numbers = count()
         self._wake = asyncio.Event()
         self.counts = AuditCounts()
         self._dropped_unreported = 0
@@ -115,7 +126,12 @@ class AuditLog:
             line, time=_rfc3339(self._now_ms()), broker=self._broker_id, resources=resources, **cleaned
         )
         self._waiting.append(stamped)
+        (self._recent if line.principal else self._recent_anonymous).append((next(self._numbers), stamped))
         self._wake.set()
+
+    def recent(self) -> list[AuditLine]:
+        """Returns the lines that this broker holds in memory, newest first; they may not be written yet."""
+        return [line for _, line in sorted((*self._recent, *self._recent_anonymous), key=itemgetter(0), reverse=True)]
 
     async def run(self) -> None:
         """Writes lines until cancelled, then those that are left, for at most CLOSE_TIMEOUT_S."""

@@ -216,6 +216,14 @@ class Authenticator:
             expires_at_ms=key.expires_at_ms,
         )
 
+    def is_admin(self, principal: str) -> bool:
+        """Returns whether the settings make this principal an administrator."""
+        return principal in self._admins
+
+    def is_admin_key(self, key_id: str) -> bool:
+        """Returns whether this is the id of the admin key of this broker's settings."""
+        return self._admin_key is not None and key_id == self._admin_key.key_id
+
     def named(self, principal: str, key_id: str) -> Principal | None:
         """Returns a principal that was authenticated by the API key of this id, or without one; None for an unknown key.
 
@@ -223,7 +231,7 @@ class Authenticator:
         """
         if not key_id:
             return self._caller(principal, "former call")
-        if self._admin_key is not None and key_id == self._admin_key.key_id:
+        if self._admin_key is not None and self.is_admin_key(key_id):
             return self._key_holder(self._admin_key)
         key = self._view.key(key_id)
         return None if key is None else self._key_principal(key)

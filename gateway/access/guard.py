@@ -26,6 +26,7 @@ from typing import Final
 from gateway.access.audit_log import AuditLine, AuditLog
 from gateway.access.authentication import Authenticator, ScramIdentity, Subject
 from gateway.access.authorization import AuthorizedCall, CallOrigin, Principal, begin
+from gateway.access.explanation import AccessExplainer
 from gateway.access.peer_tokens import PEER_KEY, PeerClaim, PeerTokens
 from gateway.access.permissions import FORWARDED_CALLS, RequiredAccess
 from gateway.access.quotas import Meter, PrincipalQuotas, StreamUsage
@@ -71,6 +72,7 @@ class AccessGuard:
         self.cache = cache
         self.audit = audit
         self.metrics_open = metrics_open
+        self.explainer = AccessExplainer(cache, authentication, quotas, now_ms=now_ms)
         self._authentication = authentication
         self._quotas = quotas
         self._peers = peers

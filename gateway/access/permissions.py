@@ -101,6 +101,8 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", f"{_MEMBER_PATH}/records"): _READING_MEMBER,
     ("POST", f"{_MEMBER_PATH}/offsets"): _MEMBER,
     ("POST", f"{_MEMBER_PATH}/heartbeat"): _MEMBER,
+    ("GET", "/v1/access/explain"): _CLUSTER_LIST,
+    ("GET", "/v1/access/audit"): _CLUSTER_LIST,
     ("GET", "/v1/keys"): _CLUSTER_LIST,
     ("POST", "/v1/keys"): _CLUSTER_ADMIN,
     ("DELETE", "/v1/keys/{key_id}"): _CLUSTER_ADMIN,

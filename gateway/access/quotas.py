@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from gateway.access.permissions import RequiredAccess
 from metadata.access.quota import Quota, TokenBucket
@@ -107,6 +107,14 @@ class Meter:
             yield "requests", self.requests
 
 
+class QuotaState(NamedTuple):
+    """Says how long a principal waits at this broker until none of its limits is overdrawn."""
+
+    quota: Quota
+    # 0: none is overdrawn. A call waits only for the limits that concern it (permissions.py).
+    wait_s: float
+
+
 class StreamUsage:
     """Meters one stream. It looks the meter up each time, since quotas change while a stream is open."""
 
@@ -167,3 +175,13 @@ class PrincipalQuotas:
                 del self._meters[next(iter(self._meters))]
             meter = self._meters[principal] = Meter(principal, quota, self._clock)
         return meter
+
+    def state(self, principal: str) -> QuotaState | None:
+        """Returns the quota of a principal and its wait, and makes no meter; None without a quota."""
+        quota = self._quotas.quota(principal)
+        if quota is None:
+            return None
+        meter = self._meters.get(principal)
+        if meter is None or meter.quota != quota:
+            return QuotaState(quota, 0.0)
+        return QuotaState(quota, meter.wait_s(meter.bytes_in, meter.bytes_out, meter.requests))

@@ -29,6 +29,7 @@ from gateway.console.pages.access import access_routes
 from gateway.console.pages.cluster import cluster_routes
 from gateway.console.pages.groups import group_routes
 from gateway.console.pages.records import record_routes
+from gateway.console.pages.refusals import refusal_routes
 from gateway.console.pages.sign_in import sign_in_routes
 from gateway.console.pages.tail import tail_routes
 from gateway.console.pages.topics import topic_routes
@@ -90,7 +91,7 @@ class Console:
         self._threads = BoundedExecutor(1)
         self._static = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _MEDIA_TYPES}
         self._routes = Routes()
-        for add_routes in (topic_routes, record_routes, group_routes, cluster_routes, access_routes):
+        for add_routes in (topic_routes, record_routes, group_routes, cluster_routes, access_routes, refusal_routes):
             add_routes(self._routes)
         tail_routes(self._routes, self._templates)
         sign_in_routes(self._routes, self._new_session)
@@ -141,7 +142,8 @@ class Console:
         """Shows why the API refused a call; a reader without valid credentials signs in, and comes back to the page."""
         if error.status == 401 and self._asks_for_credentials:
             return Redirect(link("sign-in", next=link(*parts, **view.query)), ends_session=view.signed_in)
-        return _error_page(error.code or "The broker refused this", error.message, error.hint, status=error.status)
+        page = _error_page(error.code or "The broker refused this", error.message, error.hint, status=error.status)
+        return replace(page, values={**page.values, "explained_at": _explanation_of(error)})
 
     # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,7 +204,13 @@ class Console:
 
 
 def _error_page(title: str, message: str = "", hint: str = "", *, status: int) -> Rendered:
-    return Rendered("error.html", {"title": title, "message": message, "hint": hint}, status)
+    return Rendered("error.html", {"title": title, "message": message, "hint": hint, "explained_at": ""}, status)
+
+
+def _explanation_of(error: ApiRefused) -> str:
+    """Returns the address of the page that explains a refusal to an administrator; empty for other errors."""
+    about = {name: str(error.problem.get(name, "")) for name in ("principal", "operation", "resource")}
+    return link("access", "explain", **about) if all(about.values()) else ""
 
 
 def _comes_from_elsewhere(request: Request) -> bool:

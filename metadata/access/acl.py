@@ -66,7 +66,7 @@ ACL_ID_DIGITS: Final = 16
 # Bound on the decisions that one `Rights` caches.
 REMEMBERED_MAX: Final = 4_096
 # The operation and the resource of a call that creates a topic.
-_CREATE_TOPIC: Final = ("create", "topic")
+CREATE_TOPIC: Final = ("create", "topic")
 # Maps the operation that a call needs to those of a binding that allow it. `create` does not allow `describe`, as in Kafka.
 _ALLOWS: Final[dict[str, frozenset[str]]] = {
     "describe": frozenset({"describe", "read", "write", "admin", "all"}),
@@ -215,17 +215,17 @@ class Rights:
 
     def deny(self, operation: str, resource: str, name: str) -> bool:
         """Returns whether a binding of the resource denies the operation, regardless of any that allow it."""
-        return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
+        return any(denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
 
     def grant(self, operation: str, resource: str, name: str) -> bool:
         """Returns whether a binding allows the operation, regardless of any of the resource that deny it."""
-        if any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name)):
+        if any(allows(acl, operation, resource, name) for acl in self._bindings(resource, name)):
             return True
-        return (operation, resource) == _CREATE_TOPIC and self.allow("create", "cluster", CLUSTER_NAME)
+        return (operation, resource) == CREATE_TOPIC and self.allow("create", "cluster", CLUSTER_NAME)
 
     def _decide(self, operation: str, resource: str, name: str) -> bool:
         bindings = [*self._bindings(resource, name)]
-        if (operation, resource) == _CREATE_TOPIC:
+        if (operation, resource) == CREATE_TOPIC:
             bindings += self._bindings("cluster", CLUSTER_NAME)
         return decide(bindings, operation, resource, name)
 
@@ -249,24 +249,27 @@ def decide(bindings: Collection[Acl], operation: str, resource: str, name: str) 
     """
     allowed = False
     for acl in bindings:
-        if _denies(acl, operation, resource, name):
+        if denies(acl, operation, resource, name):
             return False
-        allowed = allowed or _allows(acl, operation, resource, name)
-    if not allowed and (operation, resource) == _CREATE_TOPIC:
+        allowed = allowed or allows(acl, operation, resource, name)
+    if not allowed and (operation, resource) == CREATE_TOPIC:
         return decide(bindings, "create", "cluster", CLUSTER_NAME)
     return allowed
 
 
-def _allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
-    return acl.effect == "allow" and acl.operation in _ALLOWS[operation] and acl.resource == resource and _covers(acl, name)
+def allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    """Returns whether this binding allows the operation, regardless of others."""
+    return acl.effect == "allow" and acl.operation in _ALLOWS[operation] and acl.resource == resource and covers(acl, name)
 
 
-def _denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
+def denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    """Returns whether this binding denies the operation."""
     is_concerned = acl.operation in _DENIES[operation] or acl.operation not in OPERATIONS
-    return acl.effect == "deny" and is_concerned and acl.resource == resource and _covers(acl, name)
+    return acl.effect == "deny" and is_concerned and acl.resource == resource and covers(acl, name)
 
 
-def _covers(acl: Acl, name: str) -> bool:
+def covers(acl: Acl, name: str) -> bool:
+    """Returns whether the name is one that the binding is about; the resource is not compared."""
     if acl.pattern == "prefix":
         return name.startswith(acl.name)
     return acl.name in {name, EVERY_NAME}

@@ -105,17 +105,21 @@ class AccessCache:
         """Returns the rights of a principal. Raises Unavailable before the first reading, and while an ACL can't be read."""
         rights = self._rights.get(principal)
         if rights is None:
-            self._check_read()
-            if self._acls.damaged:
-                raise Unavailable(
-                    "an ACL can't be read and may be a denial: only administrators are allowed anything until it is repaired",
-                    hint="The broker's log names its key in the metadata store: delete that key, and add the ACL again.",
-                )
-            own = self._bindings.get(principal, [])
-            rights = Rights([*own, *self._bindings.get(EVERYONE, [])] if principal != EVERYONE else own)
+            rights = Rights(self.bindings(principal))
             if principal in self._bindings or len(self._rights) < 10_000:  # rights without own bindings are cheap to make again
                 self._rights[principal] = rights
         return rights
+
+    def bindings(self, principal: str) -> list[Acl]:
+        """Returns the ACLs that concern a principal. Raises as `rights`."""
+        self._check_read()
+        if self._acls.damaged:
+            raise Unavailable(
+                "an ACL can't be read and may be a denial: only administrators are allowed anything until it is repaired",
+                hint="The broker's log names its key in the metadata store: delete that key, and add the ACL again.",
+            )
+        own = self._bindings.get(principal, [])
+        return [*own, *self._bindings.get(EVERYONE, [])] if principal != EVERYONE else [*own]
 
     def quota(self, principal: str) -> Quota | None:
         """Returns the principal's own quota, else the one for `*`."""

@@ -20,6 +20,7 @@ from gateway.api import BrokerApi
 from gateway.http.admin.access import PageSize, ValidateOnly, access_routes
 from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
 from gateway.http.admin.openapi import document
+from gateway.http.admin.refusals import refusal_routes
 from gateway.http.admin.struct_route import StructRoute
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
@@ -211,6 +212,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
     access_routes(app, broker)
+    refusal_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 

@@ -76,6 +76,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("DELETE", _TOPIC): _ADMIN,
     ("GET", f"{_TOPIC}/settings"): _DESCRIBE,
     ("PUT", f"{_TOPIC}/settings"): _ADMIN,
+    ("GET", f"{_TOPIC}/groups"): _DESCRIBE,  # the answer lists those that the caller may describe
     ("GET", f"{_TOPIC}/partitions"): _DESCRIBE,
     ("GET", _PARTITION): _DESCRIBE,
     ("GET", f"{_PARTITION}/offsets/{{offset}}/explain"): RequiredAccess(topic="read"),

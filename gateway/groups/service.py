@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from gateway.groups.admin.admin import GroupAdmin
 from gateway.groups.admin.local_admin import LocalGroupAdmin
+from gateway.groups.admin.topic_readers import TopicReaders
 from gateway.groups.coordinator import GroupCoordinator
 from gateway.groups.coordinator_lease import CoordinatorLease, SeenRegistrations
 from gateway.groups.coordinator_lookup import CoordinatorLookup
@@ -81,7 +82,7 @@ class GroupService:
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
         here = LocalGroupAdmin(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
-        self.operations = GroupAdmin(store, layout, self.routed, here)
+        self.operations = GroupAdmin(store, layout, self.routed, here, TopicReaders(store, layout, log, topics))
         self._upkeep = GroupMaintenance(
             store,
             layout,

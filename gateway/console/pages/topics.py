@@ -18,6 +18,7 @@ def topic_routes(routes: Routes) -> None:
     routes.add("POST", "topics", _create)
     routes.add("GET", "topics/{topic}", _to_records)
     routes.add("GET", "topics/{topic}/partitions", _described)
+    routes.add("GET", "topics/{topic}/groups", _readers)
     routes.add("POST", "topics/{topic}/delete", _delete)
     routes.add("GET", "topics/{topic}/settings", _settings)
     routes.add("POST", "topics/{topic}/settings", _alter)
@@ -54,6 +55,12 @@ async def _described(view: View, **more: object) -> Rendered:
     known = [each for each in topic["partitions"] if "error" not in each]
     records = sum(each["high_watermark"] - each["log_start_offset"] for each in known)
     return Rendered("topic.html", {"topic": topic, "records": records, **more})
+
+
+async def _readers(view: View) -> Answer:
+    topic = view.names["topic"]
+    page = await view.api.get("v1", "topics", topic, "groups", page_size=PAGE_SIZE, page_token=view.query.get("page"))
+    return Rendered("topic_groups.html", {"topic": topic, "page": page, "is_first": not view.query.get("page")})
 
 
 async def _delete(view: View) -> Answer:

@@ -1,7 +1,7 @@
 """Answers operators' calls on the consumer groups of the whole cluster: any broker lists groups, and asks the coordinator for the
 rest.
 
-  list_groups                                   from the metadata store, by pages, as the groups were stored last
+  list_groups · readers                         from the metadata store, by pages, as the groups were stored last
   describe · delete · delete_offsets · seek     here ─▶ local_admin.py      elsewhere ─▶ one hop (GroupRouter.forward)
 """
 
@@ -18,6 +18,7 @@ from gateway.access.authorization import is_guarded, may_see_group, may_see_topi
 from gateway.groups.admin.descriptions import hide_topics
 from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.admin.seek import seek_to
+from gateway.groups.admin.topic_readers import TopicReaders
 from gateway.groups.scan import PAGE, stored_groups
 from gateway.proto import groups_pb2
 from metadata.cluster.broker_registry import BrokerRegistration
@@ -61,12 +62,16 @@ class GroupRoutes(Protocol):
 class GroupAdmin:
     """Lists groups from the metadata store, and routes the other operators' calls to the coordinator."""
 
-    def __init__(self, store: MetadataStore, layout: KeyLayout, routes: GroupRoutes, here: LocalGroupAdmin) -> None:
+    def __init__(
+        self, store: MetadataStore, layout: KeyLayout, routes: GroupRoutes, here: LocalGroupAdmin, readers: TopicReaders
+    ) -> None:
         self._store = store
         self._layout = layout
         self._routes = routes
         # Carries out calls that another broker has forwarded.
         self.here = here
+        # Finds the groups that read a topic.
+        self.readers = readers
 
     async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> groups_pb2.ListGroupsResponse:
         """Returns groups in the order of their keys, of the states that are named or of all, that the caller may see. A page may be

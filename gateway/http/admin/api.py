@@ -22,6 +22,7 @@ from gateway.http.admin.fastapi_errors import check_query, reraise, translate_ht
 from gateway.http.admin.openapi import document
 from gateway.http.admin.refusals import refusal_routes
 from gateway.http.admin.struct_route import StructRoute
+from gateway.http.admin.topic_readers import topic_reader_routes
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
 from gateway.routing.log_service import EpochQuestion
@@ -210,6 +211,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
     )
     app.router.route_class = StructRoute
     _topic_routes(app, broker)
+    topic_reader_routes(app, broker)
     _cluster_routes(app, broker)
     access_routes(app, broker)
     refusal_routes(app, broker)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gateway.net.tls.settings import TlsSettings
+from metadata.diagnosis import Diagnosis
 from tests.kit.certificates import make_certificates
 from tests.kit.gateway.access.guarded_broker import guarded
 from tests.kit.gateway.small_broker import PATIENCE_S
-from tidelog.cli.doctor.diagnosis import Diagnosis
 from tidelog.cli.doctor.kafka import check_kafka
 
 pytestmark = pytest.mark.slow

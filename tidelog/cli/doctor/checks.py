@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+from metadata.diagnosis import Diagnosis, failed
 from metadata.errors import Corrupt, TidelogError
 from metadata.shown_url import shown_url
-from tidelog.cli.doctor.diagnosis import Diagnosis, failed
 from tidelog.cli.doctor.etcd import check_etcd
 from tidelog.settings import SettingChanges, settings_from
 from tidelog.transport.credentials import Credentials
@@ -159,6 +159,7 @@ def _try_sqlite(name: str, data_dir: Path) -> Diagnosis:
 
 
 async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
+    from segments.bucket.listing_check import check_listing
     from segments.object_store.open import open_store
 
     url = settings.bucket_url
@@ -188,18 +189,6 @@ async def _create_only_besides(store: ObjectStore, listing: Diagnosis) -> Diagno
 
 def _exists(path: Path) -> bool:
     return path.exists()
-
-
-async def check_listing(store: ObjectStore) -> Diagnosis:
-    from segments.bucket.cluster_record import read_cluster_record
-
-    try:
-        await store.list("wal/", limit=1)
-        record = await read_cluster_record(store)
-    except TidelogError as error:
-        return failed("bucket", error)
-    whose = f"of cluster {record.cluster_id}" if record is not None else "not used by a cluster yet"
-    return Diagnosis("bucket", "ok", f"{store.url} can be listed and read; {whose}")
 
 
 async def check_create_only(store: ObjectStore) -> Diagnosis:

@@ -16,7 +16,7 @@ from tidelog.cli.app.errors import UNHEALTHY
 from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.cli.doctor.diagnosis import Diagnosis
+    from metadata.diagnosis import Diagnosis
 
 _STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "skipped": "dim"}
 

@@ -16,8 +16,8 @@ import struct
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from metadata.diagnosis import Diagnosis
 from metadata.errors import InvalidArgument
-from tidelog.cli.doctor.diagnosis import Diagnosis
 
 TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 << 20

@@ -8,8 +8,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
+from metadata.diagnosis import Diagnosis, failed
 from metadata.errors import TidelogError
-from tidelog.cli.doctor.diagnosis import Diagnosis, failed
 from tidelog.settings import SettingChanges, settings_from
 from tidelog.transport.addresses import Address, parse_addresses
 from tidelog.transport.credentials import Credentials, is_this_machine

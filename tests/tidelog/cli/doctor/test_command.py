@@ -18,6 +18,7 @@ import pytest
 
 from gateway.settings import BrokerSettings
 from metadata.store.data_directory import DataDirectory
+from segments.bucket.listing_check import check_listing
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.servers import S3Server
 from tidelog.cli.cluster_health import ClusterHealth, UnservedPartition
@@ -25,7 +26,6 @@ from tidelog.cli.doctor.checks import (
     check_clock,
     check_create_only,
     check_data_directory,
-    check_listing,
     judge_cluster,
     least_iam_policy,
     skew,

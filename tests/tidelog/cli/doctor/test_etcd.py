@@ -11,7 +11,9 @@ import pytest
 
 from gateway.settings import BrokerSettings
 from metadata.cluster.identity import cluster_id
+from metadata.diagnosis import Diagnosis
 from metadata.secret import Secret
+from metadata.store.etcd.member_check import LOSES_TRANSACTIONS, SLOW_MS, judge_member
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.etcd.store import EtcdStore
@@ -21,8 +23,7 @@ from segments.object_store.open import open_store
 from tests.kit.etcd_server import EtcdMember, running_etcd, settings
 from tests.kit.servers import free_port
 from tidelog.cli.doctor.checks import diagnose
-from tidelog.cli.doctor.diagnosis import Diagnosis
-from tidelog.cli.doctor.etcd import LOSES_TRANSACTIONS, SLOW_MS, check_etcd, judge_member
+from tidelog.cli.doctor.etcd import check_etcd
 
 GOOD = etcd_pb2.StatusResponse(version="3.5.21", dbSize=3 << 20, leader=7)
 

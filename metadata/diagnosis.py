@@ -1,4 +1,4 @@
-"""Defines the result of a check of `tidelog doctor`. Pure."""
+"""Defines the result of a check of `tidelog doctor`, and of a broker that checks its bucket and metadata store. Pure."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.cluster.store_checks import CheckedStores
 from gateway.cluster.view import BrokerDescription, DrainState
 from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import LogService
@@ -195,6 +196,10 @@ class BrokerApi(Protocol):
     ) -> Topic: ...
 
     async def delete_topic(self, name: str, *, topic_id: TopicId | None = None, validate_only: bool = False) -> Topic: ...
+
+    async def check_stores(self) -> CheckedStores:
+        """Checks the bucket and the metadata store, or returns the checks of a few seconds ago."""
+        ...
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
         """Makes any broker of the cluster hand over the partitions that it leads, or (`draining` False) accept partitions again."""

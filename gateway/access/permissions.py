@@ -87,6 +87,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", f"{_PARTITION}/records"): _READ,
     ("POST", "/v1/producers"): _AUTHENTICATED,
     ("GET", "/v1/cluster"): _AUTHENTICATED,
+    ("GET", "/v1/cluster/health"): RequiredAccess(cluster="describe"),
     ("GET", "/v1/brokers"): _AUTHENTICATED,
     ("POST", "/v1/brokers/{broker_id}/drain"): _CLUSTER_ADMIN,
     ("POST", "/v1/brokers/{broker_id}/undrain"): _CLUSTER_ADMIN,

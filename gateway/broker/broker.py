@@ -27,6 +27,7 @@ from gateway.cluster.broker_descriptions import describe_brokers
 from gateway.cluster.drain import set_draining
 from gateway.cluster.identity import watch_identity
 from gateway.cluster.session_manager import SessionManager
+from gateway.cluster.store_checks import StoreChecks
 from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
 from gateway.groups.member_rights import GuardedRights
 from gateway.groups.service import GroupService
@@ -249,6 +250,8 @@ class Broker:
         self._kafka = KafkaServer(self, kafka, self.tls) if kafka else None
         self._bucket = bucket
         self._metadata = metadata
+        etcd = settings.metadata if settings.metadata.etcd else None
+        self.check_stores = StoreChecks(bucket, metadata, layout, etcd, now_ms=wall_clock_ms).check
         self._layout = layout
         self._cluster = settings.registration
         self._flush_s = settings.segments.put_deadline_ms / 1000

@@ -1,7 +1,10 @@
-"""Shows the brokers of the cluster, and drains one."""
+"""Shows the brokers of the cluster and the health of its stores, and drains a broker."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from gateway.console.api_client import ApiRefused
 from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link
 
 
@@ -14,7 +17,18 @@ def cluster_routes(routes: Routes) -> None:
 
 async def _show(view: View) -> Answer:
     cluster = await view.api.get("v1", "cluster")
-    return Rendered("cluster.html", {"cluster": cluster})
+    moving = [broker for broker in cluster["brokers"] if broker["draining"] and broker["partitions_led"]]
+    return Rendered("cluster.html", {"cluster": cluster, "is_moving": bool(moving), **await _health(view)})
+
+
+async def _health(view: View) -> dict[str, Any]:
+    """Returns the health of the stores, or why it is unknown: the page of the brokers is shown without it as well."""
+    try:
+        return {"health": await view.api.get("v1", "cluster", "health"), "no_health": ""}
+    except ApiRefused as error:
+        if error.status == 401:
+            raise
+        return {"health": None, "no_health": error.message}
 
 
 async def _drain(view: View) -> Answer:

@@ -85,3 +85,27 @@ document.addEventListener("DOMContentLoaded", () => {
   const table = document.getElementById("tail");
   if (table) followTail(table);
 });
+
+// ── what changes by itself ─────────────────────────────────────────────────────────────────────────────────────────────
+// Replaces an element with data-refresh-ms by the one of the same id in the present page, until that has no data-refresh-ms.
+function refresh(shown) {
+  setTimeout(async () => {
+    let next = null;
+    try {
+      const answer = await fetch(location.href);
+      if (answer.ok) next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(shown.id);
+    } catch {
+      // the broker does not answer: the next try follows
+    }
+    if (next && !shown.contains(document.activeElement)) {
+      showTimes(next);
+      shown.replaceWith(next);
+      shown = next;
+    }
+    if (shown.dataset.refreshMs) refresh(shown);
+  }, Number(shown.dataset.refreshMs));
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  for (const shown of document.querySelectorAll("[data-refresh-ms]")) refresh(shown);
+});

@@ -18,6 +18,7 @@ from gateway.access.authorization import check_topic, note_validate_only
 from gateway.access.refusals import settle_topic
 from gateway.api import BrokerApi
 from gateway.http.admin.access import PageSize, ValidateOnly, access_routes
+from gateway.http.admin.cluster_health import cluster_health_routes
 from gateway.http.admin.fastapi_errors import check_query, reraise, translate_http, translate_validation
 from gateway.http.admin.openapi import document
 from gateway.http.admin.refusals import refusal_routes
@@ -213,6 +214,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
     _topic_routes(app, broker)
     topic_reader_routes(app, broker)
     _cluster_routes(app, broker)
+    cluster_health_routes(app, broker)
     access_routes(app, broker)
     refusal_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it

@@ -6,9 +6,10 @@ Pictures and axe as in test_browser.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Route, sync_playwright
 
 from tests.gateway.console.test_browser import CHROMIUM, HOSTILE, Watched, look
 from tests.kit.forked_tidelog import ForkedBroker
@@ -56,3 +57,51 @@ def test_a_topic_leads_to_the_groups_that_read_it(watched: Watched, request: pyt
     look(watched, "topic-groups")
     page.get_by_role("link", name=group).click()
     page.get_by_role("heading", name=group).wait_for()
+
+
+def test_the_cluster_shows_its_health_and_a_drain_is_followed_by_itself(watched: Watched) -> None:
+    page = watched.page
+    watched.go("/cluster")
+    page.get_by_role("region", name="Health").get_by_text("can be listed and read").wait_for()
+    look(watched, "cluster-health")
+    page.get_by_role("button", name="Drain").click()
+    page.get_by_text("no other broker could take over").wait_for()
+    # The browser itself reports the refusal.
+    watched.faults = [fault for fault in watched.faults if "400" not in fault]
+    answers = 0
+
+    def answer(route: Route) -> None:
+        nonlocal answers
+        answers += 1
+        html = route.fetch().text()
+        if answers <= 3:
+            html = html.replace(
+                '<div id="brokers">', f'<div id="brokers" data-refresh-ms="50"><p class="notice">{4 - answers} left</p>'
+            )
+        route.fulfill(body=html, content_type="text/html")
+
+    page.route("**/console/cluster", answer)
+    watched.go("/cluster")
+    page.get_by_text("1 left").wait_for()
+    page.get_by_text("left", exact=False).wait_for(state="detached")
+    assert answers == 4, "the page asks no longer once nothing moves"
+
+
+def test_pages_of_a_broker_that_dies_say_so_and_go_on_once_it_is_back(browser: Browser, tmp_path: Path) -> None:
+    with ForkedBroker(tmp_path) as process:
+        process.start()
+        context = browser.new_context()
+        watched = Watched(context.new_page(), process.http_url)
+        page = watched.page
+        page.request.post(f"{watched.url}/v1/topics", data={"name": "orders", "partition_count": 1})
+        watched.go("/topics/orders/tail")
+        page.get_by_text("Live.").wait_for()
+        process.kill()
+        page.get_by_text("The connection is lost").wait_for()
+        process.start()
+        page.get_by_text("Live.").wait_for()
+        page.request.post(f"{watched.url}/v1/topics/orders/records", data={"records": [{"value": "after"}]})
+        page.get_by_text("after").wait_for()
+        context.close()
+        # The browser reports each connection that is refused; nothing else may fail.
+        assert [fault for fault in watched.faults if "ERR_" not in fault] == []

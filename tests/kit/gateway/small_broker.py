@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from gateway.access.admin import AccessAdmin
+from gateway.cluster.store_checks import StoreChecks
 from gateway.cluster.view import BrokerDescription, DrainState
 from gateway.console.console import load_console
 from gateway.groups.service import GroupService
@@ -154,6 +155,7 @@ class SmallBroker:
         )
         self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
         self.group_view = parts.view
+        self.check_stores = StoreChecks(store, metadata, KeyLayout(), None, now_ms=lambda: NOW_MS).check
         self.http = HttpServer(self, load_pages=lambda app: load_console(self, app))
         self.grpc = GrpcServer(self)
 

@@ -11,6 +11,9 @@ from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link,
 PAGE_SIZE: Final = 100
 # Groups of a page whose lag is read with it.
 LAGS_MAX: Final = 25
+# Rows of one page of a group: partitions, and members.
+ROWS_MAX: Final = 200
+STATES: Final = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Reconciling")
 
 
 def group_routes(routes: Routes) -> None:
@@ -22,19 +25,35 @@ def group_routes(routes: Routes) -> None:
 
 
 async def _list(view: View) -> Answer:
-    page = await view.api.get("v1", "groups", page_size=PAGE_SIZE, page_token=view.query.get("page"), state=view.query.get("state"))
+    asked = {name: view.query.get(name, "").strip() for name in ("search", "state")}
+    given = {name: text for name, text in asked.items() if text}
+    page = await view.api.get("v1", "groups", page_size=PAGE_SIZE, page_token=view.query.get("page"), **given)
     lags: dict[str, Any] = {}
     for group in page["groups"][:LAGS_MAX]:
         try:
             lags[group["group"]] = await view.api.get("v1", "groups", group["group"])
         except ApiRefused as error:
             lags[group["group"]] = {"refused": error.message}
-    return Rendered("groups.html", {"page": page, "lags": lags})
+    return Rendered("groups.html", {"page": page, "lags": lags, "asked": asked, "states": STATES})
 
 
 async def _described(view: View, **more: Any) -> Rendered:
     group = await view.api.get("v1", "groups", view.names["group"])
-    values = {"group": group, "form": view.form, "moved": None, "refused": "", "moved_for_good": False}
+    topic = view.query.get("topic", "").strip()
+    lags = [lag for lag in group["lags"] if topic.lower() in lag["topic"].lower()]
+    start = min(whole_number(view.query.get("from", "").strip()) or 0, max(0, len(lags) - 1))
+    values = {
+        "group": group,
+        "lags": lags[start : start + ROWS_MAX],
+        "lags_count": len(lags),
+        "start": start,
+        "rows_max": ROWS_MAX,
+        "topic": topic,
+        "form": view.form,
+        "moved": None,
+        "refused": "",
+        "moved_for_good": False,
+    }
     return Rendered("group.html", values | more)
 
 

@@ -103,8 +103,8 @@ def _positions(text: str) -> dict[int, int] | None:
 
 async def _browse(view: View) -> Answer:
     name = view.names["topic"]
-    described = await view.api.get("v1", "topics", name, "partitions")
-    count = len(described["partitions"])
+    described = await view.api.get("v1", "topics", name, limit=0)
+    count = described["partition_count"]
     asked = asked_of(view.query)
     partitions = list(range(count)) if asked.partition is None else [asked.partition]
     left_out = max(0, len(partitions) - PARTITIONS_MAX)
@@ -214,8 +214,8 @@ async def _download(view: View) -> Answer:
     asked = asked_of(view.query)
     if asked.refused:
         return Redirect(link("topics", topic, "records", **view.query))
-    described = await view.api.get("v1", "topics", topic, "partitions")
-    partitions = list(range(len(described["partitions"]))) if asked.partition is None else [asked.partition]
+    described = await view.api.get("v1", "topics", topic, limit=0)
+    partitions = list(range(described["partition_count"])) if asked.partition is None else [asked.partition]
     as_csv = view.query.get("as") == "csv"
     return Stream(
         "text/csv; charset=utf-8" if as_csv else "application/x-ndjson",
@@ -336,6 +336,6 @@ async def _produce(view: View) -> Answer:
 
 
 async def _form(view: View, form: Mapping[str, str], *, refused: str = "") -> Answer:
-    described = await view.api.get("v1", "topics", view.names["topic"], "partitions")
-    values = {"topic": view.names["topic"], "partition_count": len(described["partitions"]), "form": form, "refused": refused}
+    described = await view.api.get("v1", "topics", view.names["topic"], limit=0)
+    values = {"topic": view.names["topic"], "partition_count": described["partition_count"], "form": form, "refused": refused}
     return Rendered("produce.html", values, status=400 if refused else 200)

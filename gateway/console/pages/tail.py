@@ -31,8 +31,8 @@ def tail_routes(routes: Routes, templates: Templates) -> None:
     """Adds the page of the live tail, and its events."""
 
     async def show(view: View) -> Answer:
-        described = await view.api.get("v1", "topics", view.names["topic"], "partitions")
-        values = {"topic": view.names["topic"], "partition_count": len(described["partitions"]), "wanted": filter_of(view.query)}
+        described = await view.api.get("v1", "topics", view.names["topic"], limit=0)
+        values = {"topic": view.names["topic"], "partition_count": described["partition_count"], "wanted": filter_of(view.query)}
         return Rendered("tail.html", values)
 
     async def events(view: View) -> Answer:

@@ -9,6 +9,9 @@ from gateway.console.api_client import ApiRefused
 from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
 
 PAGE_SIZE: Final = 100
+# Partitions of one page, and of a topic at most.
+PARTITIONS_PER_PAGE: Final = 200
+PARTITIONS_MAX: Final = 10_000
 
 
 def topic_routes(routes: Routes) -> None:
@@ -30,8 +33,9 @@ async def _home(view: View) -> Answer:
 
 
 async def _list(view: View) -> Answer:
-    page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"))
-    return Rendered("topics.html", {"page": page})
+    search = view.query.get("search", "").strip()
+    page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"), search=search or None)
+    return Rendered("topics.html", {"page": page, "search": search})
 
 
 async def _create(view: View) -> Answer:
@@ -51,10 +55,12 @@ async def _to_records(view: View) -> Answer:
 
 
 async def _described(view: View, **more: object) -> Rendered:
-    topic = await view.api.get("v1", "topics", view.names["topic"])
+    start = min(whole_number(view.query.get("from", "").strip()) or 0, PARTITIONS_MAX)
+    topic = await view.api.get("v1", "topics", view.names["topic"], start=start, limit=PARTITIONS_PER_PAGE)
     known = [each for each in topic["partitions"] if "error" not in each]
     records = sum(each["high_watermark"] - each["log_start_offset"] for each in known)
-    return Rendered("topic.html", {"topic": topic, "records": records, **more})
+    values = {"topic": topic, "records": records, "start": start, "per_page": PARTITIONS_PER_PAGE}
+    return Rendered("topic.html", {**values, **more})
 
 
 async def _readers(view: View) -> Answer:
@@ -75,12 +81,12 @@ async def _delete(view: View) -> Answer:
 async def _settings(view: View, *, refused: str = "") -> Rendered:
     topic = view.names["topic"]
     described = await view.api.get("v1", "topics", topic, "settings")
-    partitions = await view.api.get("v1", "topics", topic, "partitions")
+    shape = await view.api.get("v1", "topics", topic, limit=0)
     values = {
         "topic": topic,
         "settings": [each for each in described["settings"] if not each["inert"]],
         "inert": [each for each in described["settings"] if each["inert"] and each["value"] != each["default"]],
-        "partition_count": len(partitions["partitions"]),
+        "partition_count": shape["partition_count"],
         "refused": refused,
     }
     return Rendered("topic_settings.html", values, status=400 if refused else 200)

@@ -73,14 +73,15 @@ class GroupAdmin:
         # Finds the groups that read a topic.
         self.readers = readers
 
-    async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> groups_pb2.ListGroupsResponse:
+    async def list_groups(self, request: groups_pb2.ListGroupsRequest, *, search: str = "") -> groups_pb2.ListGroupsResponse:
         """Returns groups in the order of their keys, of the states that are named or of all, that the caller may see. A page may be
-        short, or empty, before the last one, which has no token. Raises InvalidArgument."""
+        short, or empty, before the last one, which has no token. With `search`, only groups whose name contains it, in upper or
+        lower case. Raises InvalidArgument."""
         limit = checked_page_size(request.page_size)
         wanted = {_state(name) for name in request.states}
         answer = groups_pb2.ListGroupsResponse()
         after = self._layout.group(name_in(request.page_token, of="groups")) if request.page_token else ""
-        scanned, last = 0, ""
+        scanned, last, sought = 0, "", search.lower()
         async for kept in stored_groups(self._store, self._layout, after_key=after, page_size=min(limit + 1, PAGE)):
             if len(answer.groups) == limit or scanned == SCANNED_MAX:
                 answer.next_page_token = token_after(last)
@@ -90,7 +91,7 @@ class GroupAdmin:
             except Corrupt as error:
                 log.error("%s", error)
                 continue
-            if not may_see_group(last):
+            if sought not in last.lower() or not may_see_group(last):
                 continue
             record = _read(kept)
             if not wanted or record.state in wanted:

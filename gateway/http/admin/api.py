@@ -223,8 +223,12 @@ def admin_api(broker: BrokerApi) -> FastAPI:
 
 def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
     @app.get("/v1/topics", tags=["topics"])
-    async def list_topics(page_size: PageSize = 0, page_token: str = "") -> TopicPageAnswer:
-        page = listed_topics(broker, page_size=page_size, page_token=page_token)
+    async def list_topics(
+        page_size: PageSize = 0,
+        page_token: str = "",
+        search: Annotated[str, Query(description="Only topics whose name contains this, in upper or lower case.")] = "",
+    ) -> TopicPageAnswer:
+        page = listed_topics(broker, page_size=page_size, page_token=page_token, search=search)
         return TopicPageAnswer(topics=[_topic(topic) for topic in page.topics], next_page_token=page.next_page_token)
 
     @app.post("/v1/topics", tags=["topics"], status_code=201)
@@ -239,10 +243,15 @@ def _topic_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _topic(topic)
 
     @app.get("/v1/topics/{topic}", tags=["topics"])
-    async def get_topic(topic: PlainName) -> DescribedTopic:
+    async def get_topic(
+        topic: PlainName,
+        start: Annotated[int, Query(ge=0, lt=2**31, description="The first partition that is described.")] = 0,
+        limit: Annotated[int, Query(ge=0, lt=2**31, description="How many partitions are described at most.")] = 2**31 - 1,
+    ) -> DescribedTopic:
         found = await described_topic(broker, topic)
+        numbers = range(start, min(start + limit, found.partition_count))
         return DescribedTopic(
-            **msgspec.structs.asdict(_topic(found)), partitions=_partitions(await partition_states(broker, found))
+            **msgspec.structs.asdict(_topic(found)), partitions=_partitions(await partition_states(broker, found, numbers))
         )
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])

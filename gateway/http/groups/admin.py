@@ -44,14 +44,15 @@ class HttpGroupAdmin:
         self._broker = broker
 
     async def list_groups(self, call: GroupRequest) -> None:
-        query = call.query("page_size", "page_token", "state")
+        query = call.query("page_size", "page_token", "state", "search")
         call.refuse_body()
         page = await self._broker.group_operations.list_groups(
             groups_pb2.ListGroupsRequest(
                 page_size=query.integer("page_size", least=0, most=PAGE_SIZE_MAX) or 0,
                 page_token=query.text("page_token"),
                 states=query.text("state").split(",") if "state" in query else (),
-            )
+            ),
+            search=query.text("search"),
         )
         await call.answer(GroupPageAnswer([value_of(group, ListedAnswer) for group in page.groups], page.next_page_token))
 

@@ -21,9 +21,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from compaction.settings import CompactionSettings
-from gateway.access.settings import AccessSettings
+from gateway.access.settings import LOOPBACK, AccessSettings
 from gateway.cluster.settings import ClusterSettings
 from gateway.memory_shares import MEMORY_BYTES_DEFAULT, PARTS, check_memory, memory_shares
 from gateway.net.tls.settings import TlsSettings
@@ -66,6 +67,21 @@ DEV: Mapping[str, Any] = {
     "kafka_auto_create_topics": True,
     "console": True,
 }
+
+
+def _check_console_oidc(client_id: str, redirect: str, scope: str) -> None:
+    """Raises InvalidArgument unless the settings of the console's sign-in at a provider belong together."""
+    if not client_id:
+        return
+    url = urlsplit(redirect)
+    is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK)
+    if not is_safe or not url.hostname or url.path != "/console/oidc/callback" or url.query or url.fragment:
+        raise InvalidArgument(
+            f"console_oidc_redirect is {redirect[:200]!r}, not the address of the console's callback",
+            hint="Write https://HOST:PORT/console/oidc/callback, and register the same at the provider.",
+        )
+    if "openid" not in scope.split():
+        raise InvalidArgument("console_oidc_scope lacks openid", hint="Write for example: openid profile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,15 @@ class GatewaySettings:
     console: bool = False
     # Whether the console shows keys, values and headers of records. Off, it shows their sizes; the API is not affected.
     console_values: bool = True
+    # The id of the console at the provider of `oidc_issuer`: readers sign in there, by the authorization code flow with PKCE.
+    # Empty: by API keys and pasted tokens only.
+    console_oidc_client_id: str = ""
+    # A file with the secret of that client. None: a public client.
+    console_oidc_client_secret_file: Path | None = None
+    # Where the provider sends readers back: the console's address and /console/oidc/callback, as registered at the provider.
+    console_oidc_redirect: str = ""
+    # The scopes that the console asks for, with spaces between. The API must accept the access token or the ID token for them.
+    console_oidc_scope: str = "openid"
     # Open gRPC connections. More are closed; their clients try again.
     grpc_connections_max: int = 10_000
     # RPCs that are open at the same time. Those of consumer groups are counted apart.
@@ -136,6 +161,7 @@ class GatewaySettings:
 
     def __post_init__(self) -> None:
         check_numbers(self, may_be_zero={"kafka_session_ms_max"})
+        _check_console_oidc(self.console_oidc_client_id, self.console_oidc_redirect, self.console_oidc_scope)
         if self.message_bytes_max > self.request_bytes_max:
             raise InvalidArgument(
                 f"message_bytes_max ({self.message_bytes_max}) is above request_bytes_max ({self.request_bytes_max})"
@@ -189,6 +215,10 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         check_broker_id(self.broker_id)
+        if self.gateway.console_oidc_client_id and not (self.access.oidc_issuer and self.access.authentication):
+            raise InvalidArgument(
+                "console_oidc_client_id needs authentication and oidc_issuer", hint="Set both, or leave the client's id out."
+            )
         if self.metadata.etcd and not self.bucket:
             raise InvalidArgument(
                 "bucket is not set; brokers that share an etcd share a bucket",

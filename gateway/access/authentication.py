@@ -83,6 +83,11 @@ class Authenticator:
         """Returns True if an OpenID provider is configured."""
         return self._tokens is not None
 
+    @property
+    def oidc_issuer(self) -> str:
+        """The URL of the OpenID provider; empty without one."""
+        return self._settings.oidc_issuer
+
     async def run(self) -> None:
         """Follows the keys of the OpenID provider until cancelled; returns at once without a provider."""
         if self._tokens is not None:

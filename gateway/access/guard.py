@@ -194,6 +194,11 @@ class AccessGuard:
         """Returns True if tokens of an OpenID provider are accepted."""
         return self._authentication.accepts_tokens
 
+    @property
+    def oidc_issuer(self) -> str:
+        """The URL of the OpenID provider whose tokens are accepted; empty without one."""
+        return self._authentication.oidc_issuer
+
     async def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
         """Returns the SCRAM credential of a user; None where it has none. Raises Unavailable."""
         return await self._authentication.scram(user, mechanism)

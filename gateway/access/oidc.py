@@ -209,7 +209,7 @@ class OidcVerifier:
         if not isinstance(about, dict) or about.get("issuer") != self._issuer:
             raise ValueError("its issuer differs from oidc_issuer")
         where = about.get("jwks_uri")
-        if not isinstance(where, str) or not _is_safe(where):
+        if not isinstance(where, str) or not is_safe_url(where):
             raise ValueError("its jwks_uri is not an https URL")
         document = msgspec.json.decode(await self._fetch(where))
         listed = document.get("keys") if isinstance(document, dict) else None
@@ -240,7 +240,8 @@ def _public_key(document: Any) -> jwt.PyJWK | None:
         return None
 
 
-def _is_safe(url: str) -> bool:
+def is_safe_url(url: str) -> bool:
+    """Returns whether a provider may be asked at this URL: https, or http on the loopback."""
     parts = urlsplit(url)
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
 

@@ -2,6 +2,7 @@
 
     /console/static/NAME   a script or style, from memory
     /console/sign-in       asks for an API key where authentication is on
+    /console/oidc/…        signs in at an OpenID provider, where the settings name a client
     /console/…             a page of pages/
 
 A form carries the token of its session, so that no page of another site can post it. Invariant: an answer without a session shows
@@ -18,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from gateway.api import BrokerApi
@@ -34,14 +35,22 @@ from gateway.console.pages.sign_in import sign_in_routes
 from gateway.console.pages.tail import tail_routes
 from gateway.console.pages.topics import topic_routes
 from gateway.console.rendering import Templates
-from gateway.console.session_cookie import SESSION_MS, Session, SessionSealer
+from gateway.console.session_cookie import SESSION_MS, CookieSealer, Session, SessionSealer
 from gateway.error_codes import wire_codes
 from gateway.http.request import Disconnected, Headers, Request
+from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.secret import Secret
 
+if TYPE_CHECKING:
+    from gateway.console.oidc_sign_in import OidcSignIn
+
 COOKIE: Final = "tidelog_console"
+# Holds a sign-in at the OpenID provider. The browser sends it when the provider's page leads back, unlike the session's.
+FLOW_COOKIE: Final = "tidelog_console_sign_in"
 STATIC: Final = Path(__file__).parent / "static"
+# How long a reader may take at the provider.
+FLOW_AGE_S: Final = 600
 # Bounds of a posted form.
 FORM_BYTES_MAX: Final = 2 << 20
 FORM_TIMEOUT_S: Final = 10.0
@@ -67,6 +76,7 @@ def load_console(broker: BrokerApi, app: Asgi) -> Console:
     return Console(
         app,
         sealer,
+        oidc=_oidc(broker.settings, guard.oidc_issuer, secret) if guard is not None else None,
         asks_for_credentials=guard is not None,
         shows_values=broker.settings.console_values,
         version=broker.version,
@@ -76,8 +86,19 @@ def load_console(broker: BrokerApi, app: Asgi) -> Console:
 class Console:
     """Serves the console's pages as an ASGI application."""
 
-    def __init__(self, app: Asgi, sealer: SessionSealer, *, asks_for_credentials: bool, shows_values: bool, version: str) -> None:
+    def __init__(
+        self,
+        app: Asgi,
+        sealer: SessionSealer,
+        *,
+        oidc: OidcSignIn | None,
+        asks_for_credentials: bool,
+        shows_values: bool,
+        version: str,
+    ) -> None:
         """`app` serves the API. `asks_for_credentials`: authentication is on, so readers have to sign in.
+
+        `oidc` signs readers in at an OpenID provider; None: there is none.
 
         `shows_values`: pages show keys, values and headers of records.
         """
@@ -95,6 +116,11 @@ class Console:
             add_routes(self._routes)
         tail_routes(self._routes, self._templates)
         sign_in_routes(self._routes, self._new_session)
+        self._signs_in_by_oidc = oidc is not None
+        if oidc is not None:
+            from gateway.console.pages.oidc import oidc_routes  # with the libraries of tokens
+
+            oidc_routes(self._routes, oidc, self._new_session, _now_ms)
 
     async def __call__(self, request: Request, scope: Scope, parts: list[str]) -> None:
         """Answers a request. `parts`: the path below ROOT, decoded."""
@@ -109,6 +135,7 @@ class Console:
             query={},
             form={},
             signed_in=bool(session.credentials),
+            flow=_cookie(request.headers.get(b"cookie", b""), FLOW_COOKIE),
             shows_values=self._shows_values,
         )
         try:
@@ -149,7 +176,7 @@ class Console:
 
     def _session(self, request: Request) -> tuple[Session, bool]:
         """Returns the reader's session, and whether its cookie has to be set."""
-        session = self._sealer.open(_cookie(request.headers.get(b"cookie", b"")), now_ms=_now_ms())
+        session = self._sealer.open(_cookie(request.headers.get(b"cookie", b""), COOKIE), now_ms=_now_ms())
         if session is not None:
             return session, False
         return self._new_session(""), True
@@ -171,6 +198,8 @@ class Console:
         if isinstance(answer, Redirect):
             if answer.session is not None or answer.ends_session:
                 headers.append(self._set_cookie(scope, answer.session))
+            if answer.flow is not None:
+                headers.append(_flow_cookie(scope, answer.flow))
             await request.answer(303, b"", [*headers, (b"location", answer.location.encode("ascii"))])
             return
         if new is not None:
@@ -189,6 +218,7 @@ class Console:
         return {
             "csrf_token": view.session.csrf_token,
             "signed_in": view.signed_in,
+            "signs_in_by_oidc": self._signs_in_by_oidc,
             "shows_values": view.shows_values,
             "version": self._version,
             "query": view.query,
@@ -211,6 +241,32 @@ def _explanation_of(error: ApiRefused) -> str:
     """Returns the address of the page that explains a refusal to an administrator; empty for other errors."""
     about = {name: str(error.problem.get(name, "")) for name in ("principal", "operation", "resource")}
     return link("access", "explain", **about) if all(about.values()) else ""
+
+
+def _flow_cookie(scope: Scope, value: str) -> tuple[bytes, bytes]:
+    """Lax: the browser sends it with the navigation from the provider's page."""
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    age_s = FLOW_AGE_S if value else 0
+    text = f"{FLOW_COOKIE}={value}; Path={ROOT}/oidc; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}"
+    return b"set-cookie", text.encode("ascii")
+
+
+def _oidc(settings: GatewaySettings, issuer: str, secret: Secret) -> OidcSignIn | None:
+    """Returns the sign-in at the provider; None where the settings name no client. Raises InvalidArgument for a secret's file that
+    can't be read."""
+    if not settings.console_oidc_client_id or not issuer:
+        return None
+    from gateway.console.oidc_sign_in import OidcClient, OidcSignIn  # with the libraries of tokens
+
+    path = settings.console_oidc_client_secret_file
+    try:
+        client_secret = Secret(path.read_text(encoding="utf-8").strip()) if path is not None else None
+    except (OSError, UnicodeDecodeError):
+        raise InvalidArgument(f"console_oidc_client_secret_file: {path} can't be read as text") from None
+    client = OidcClient(
+        issuer, settings.console_oidc_client_id, client_secret, settings.console_oidc_redirect, settings.console_oidc_scope
+    )
+    return OidcSignIn(client, CookieSealer(secret, secrets.token_bytes, purpose=b"tidelog console sign-in"), secrets.token_bytes)
 
 
 def _comes_from_elsewhere(request: Request) -> bool:
@@ -268,13 +324,13 @@ def _pairs(raw: bytes) -> dict[str, str]:
         raise InvalidArgument("the query or the form is not name=value&name=value in UTF-8, percent-encoded") from None
 
 
-def _cookie(header: bytes) -> str:
+def _cookie(header: bytes, name: str) -> str:
     jar: SimpleCookie = SimpleCookie()
     try:
         jar.load(header.decode("latin-1"))
     except CookieError:
         return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+    return jar[name].value if name in jar else ""
 
 
 def _now_ms() -> int:

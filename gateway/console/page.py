@@ -33,6 +33,8 @@ class View:
     form: Mapping[str, str]
     # Whether the reader has signed in, and may sign out.
     signed_in: bool = False
+    # The cookie of a sign-in at the OpenID provider; empty without one.
+    flow: str = ""
     # Whether pages show keys, values and headers of records.
     shows_values: bool = True
 
@@ -50,11 +52,15 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Sends the reader to another page. `session` replaces the one in the cookie; `ends_session` removes it."""
+    """Sends the reader to another page. `session` replaces the one in the cookie; `ends_session` removes it.
+
+    `flow` is the cookie of a sign-in at the OpenID provider; empty: it is removed; None: it stays.
+    """
 
     location: str
     session: Session | None = None
     ends_session: bool = False
+    flow: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

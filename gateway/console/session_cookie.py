@@ -43,13 +43,44 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return f"Session(expires_at_ms={self.expires_at_ms})"
 
 
+class CookieSealer:
+    """Seals bytes into cookies of one purpose, and opens them."""
+
+    def __init__(self, secret: Secret, random_bytes: Callable[[int], bytes], *, purpose: bytes) -> None:
+        """`secret` is the same at all brokers of the cluster. A cookie of another purpose opens as None."""
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose).derive(secret.reveal().encode())
+        self._cipher = AESGCM(key)
+        self._random_bytes = random_bytes
+        self._purpose = purpose
+
+    def seal(self, plain: bytes) -> str:
+        """Returns the value of a cookie. Raises ValueError if it would be too long for one."""
+        nonce = self._random_bytes(_NONCE_BYTES)
+        value = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, self._purpose)).decode("ascii")
+        if len(value) > COOKIE_CHARACTERS_MAX:
+            raise ValueError("the credentials do not fit into a cookie")
+        return value
+
+    def open(self, value: str) -> bytes | None:
+        """Returns what was sealed; None for a value that this cluster has not sealed for this purpose."""
+        if not value or len(value) > COOKIE_CHARACTERS_MAX:
+            return None
+        try:
+            raw = base64.b64decode(value, altchars=b"-_", validate=True)
+            # The last character of base64 may carry bits that the decoder leaves out: one session has one cookie.
+            if base64.urlsafe_b64encode(raw) != value.encode():
+                return None
+            return self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], self._purpose)
+        except (binascii.Error, ValueError, InvalidTag):
+            return None
+
+
 class SessionSealer:
     """Seals sessions into cookies, and opens them."""
 
     def __init__(self, secret: Secret, random_bytes: Callable[[int], bytes]) -> None:
         """`secret` is the same at all brokers of the cluster."""
-        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(secret.reveal().encode())
-        self._cipher = AESGCM(key)
+        self._sealer = CookieSealer(secret, random_bytes, purpose=_PURPOSE)
         self._random_bytes = random_bytes
 
     def new_session(self, credentials: str, *, now_ms: int) -> Session:
@@ -59,24 +90,15 @@ class SessionSealer:
 
     def seal(self, session: Session) -> str:
         """Returns the value of a cookie. Raises ValueError if the credentials are too long for one."""
-        nonce = self._random_bytes(_NONCE_BYTES)
-        sealed = self._cipher.encrypt(nonce, msgspec.json.encode(session), _PURPOSE)
-        value = base64.urlsafe_b64encode(nonce + sealed).decode("ascii")
-        if len(value) > COOKIE_CHARACTERS_MAX:
-            raise ValueError("the credentials do not fit into a cookie")
-        return value
+        return self._sealer.seal(msgspec.json.encode(session))
 
     def open(self, value: str, *, now_ms: int) -> Session | None:
         """Returns the session of a cookie; None for one that is not of this cluster, or has expired."""
-        if not value or len(value) > COOKIE_CHARACTERS_MAX:
+        plain = self._sealer.open(value)
+        if plain is None:
             return None
         try:
-            raw = base64.b64decode(value, altchars=b"-_", validate=True)
-            # The last character of base64 may carry bits that the decoder leaves out: one session has one cookie.
-            if base64.urlsafe_b64encode(raw) != value.encode():
-                return None
-            plain = self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _PURPOSE)
             session = msgspec.json.decode(plain, type=Session)
-        except (binascii.Error, ValueError, InvalidTag, msgspec.DecodeError):
+        except msgspec.DecodeError:
             return None
         return session if now_ms < session.expires_at_ms else None

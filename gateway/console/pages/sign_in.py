@@ -17,7 +17,7 @@ def sign_in_routes(routes: Routes, new_session: Callable[[str], Session]) -> Non
     """Adds the pages for signing in and out. `new_session` begins a session with an `authorization` header."""
 
     async def ask(view: View) -> Answer:
-        return Rendered("sign_in.html", {"next": _next(view.query), "refused": ""})
+        return Rendered("sign_in.html", {"next": next_page(view.query), "refused": ""})
 
     async def sign_in(view: View) -> Answer:
         key = view.form.get("key", "").strip()
@@ -31,8 +31,8 @@ def sign_in_routes(routes: Routes, new_session: Callable[[str], Session]) -> Non
             except ApiRefused as error:
                 refused = error.message
             else:
-                return Redirect(_next(view.form), session=new_session(credentials))
-        return Rendered("sign_in.html", {"next": _next(view.form), "refused": refused}, status=403)
+                return Redirect(next_page(view.form), session=new_session(credentials))
+        return Rendered("sign_in.html", {"next": next_page(view.form), "refused": refused}, status=403)
 
     async def sign_out(view: View) -> Answer:
         return Redirect(link("sign-in"), ends_session=True)
@@ -42,7 +42,7 @@ def sign_in_routes(routes: Routes, new_session: Callable[[str], Session]) -> Non
     routes.add("POST", "sign-out", sign_out)
 
 
-def _next(given: Mapping[str, str]) -> str:
+def next_page(given: Mapping[str, str]) -> str:
     """Returns the page to go on with: only an address of this console."""
     asked = given.get("next", "")
     return asked if asked == ROOT or (asked.startswith(f"{ROOT}/") and asked.isascii() and asked.isprintable()) else link("topics")

@@ -5,7 +5,9 @@ Pictures and axe as in test_browser.py.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -13,6 +15,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.gateway.console.test_browser import CHROMIUM, HOSTILE, Watched, look
 from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, bearer
+from tests.kit.gateway.oidc_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, OidcProvider, serving_in_a_thread
 from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")]
@@ -100,3 +103,39 @@ def test_a_reader_without_rights_sees_each_page_refused_or_empty(watched: Watche
     look(watched, "refused")
     # The browser itself reports each refusal.
     watched.faults = [fault for fault in watched.faults if "403" not in fault]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_a_reader_signs_in_at_a_provider_of_another_site(browser: Browser, tmp_path: Path) -> None:
+    http = f"127.0.0.1:{free_port()}"
+    key_file, secret_file = tmp_path / "admin.key", tmp_path / "client-secret"
+    key_file.write_text(ADMIN_KEY)
+    secret_file.write_text(CLIENT_SECRET)
+    # To the browser, localhost and 127.0.0.1 are two sites: it withholds the session's cookie when the provider leads back.
+    provider = OidcProvider(redirect=f"http://{http}/console/oidc/callback", host="localhost")
+    provider.subject = "root"
+    with serving_in_a_thread(provider):
+        flags = ["--authentication", "true", "--admin-key-file", str(key_file), "--admin-principals", "root"]
+        flags += ["--oidc-issuer", provider.issuer, "--oidc-audience", AUDIENCE, "--console-oidc-client-id", CLIENT_ID]
+        flags += ["--console-oidc-client-secret-file", str(secret_file), "--console-oidc-redirect", provider.redirect]
+        with ForkedBroker(tmp_path, flags=flags) as process:
+            process.http_address = http
+            process.start()
+            context = browser.new_context()
+            watched = Watched(context.new_page(), process.http_url)
+            page = watched.page
+            watched.go("/sign-in?next=%2Fconsole%2Faccess")
+            look(watched, "sign-in-oidc")
+            page.get_by_role("link", name="Sign in at your identity provider").click()
+            page.get_by_role("heading", name="API keys").wait_for()
+            assert page.url == f"{process.http_url}/console/access"
+            page.get_by_role("button", name="Sign out").click()
+            page.get_by_role("heading", name="Sign in").wait_for()
+            context.close()
+            assert [fault for fault in watched.faults if not fault.startswith(f"foreign: {provider.issuer}/authorize")] == []

@@ -1,0 +1,226 @@
+"""Signs readers in at an OpenID provider: the authorization code flow with PKCE (OpenID Connect Core 1.0, RFC 7636, RFC 9207).
+
+    /console/oidc/start     state, nonce, code verifier ─▶ sealed cookie       browser ─▶ authorization endpoint of the provider
+    /console/oidc/callback  state of the cookie? ─▶ code, verifier ─▶ token endpoint ─▶ nonce of the ID token? ─▶ credentials
+
+The credentials are the access token, or the ID token where the API does not accept the access token. The API verifies them with
+each call (gateway/access/oidc.py). The ID token comes from the token endpoint itself, over TLS or the loopback, so its nonce is
+checked without its signature (OpenID Connect Core 1.0, section 3.1.3.7, point 6).
+
+Invariants: a code is exchanged only for the browser that began the flow. The broker keeps nothing of a flow. At most
+ANSWER_BYTES_MAX of an answer are read, and no redirect of the provider is followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import jwt
+import msgspec
+
+from gateway.access.oidc import ANSWER_BYTES_MAX, ANSWER_TIMEOUT_S, LEEWAY_S, fetch_url, is_safe_url
+from gateway.console.session_cookie import CookieSealer
+from metadata.secret import Secret
+
+# How long a reader may take at the provider.
+FLOW_MS: Final = 600_000
+# How long the provider's endpoints are remembered.
+ENDPOINTS_AGE_S: Final = 600.0
+_RANDOM_BYTES: Final = 32
+_TEXT_CHARACTERS_MAX: Final = 200
+
+Post = Callable[[str, Mapping[str, str], Mapping[str, str]], Awaitable[tuple[int, bytes]]]
+
+
+class SignInRefused(Exception):
+    """Says with a sentence why a sign-in at the provider failed."""
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds what the cookie of a reader says while the reader is at the provider."""
+
+    state: str
+    nonce: str
+    code_verifier: str
+    # The page to go on with.
+    next: str
+    expires_at_ms: int
+
+    def __repr__(self) -> str:
+        return f"Flow(expires_at_ms={self.expires_at_ms})"
+
+
+class OidcClient(NamedTuple):
+    """Names this console at the provider."""
+
+    issuer: str
+    client_id: str
+    # None for a public client, which proves itself by PKCE alone.
+    secret: Secret | None
+    # The URL of /console/oidc/callback, as the provider knows it.
+    redirect: str
+    scope: str
+
+
+class Tokens(NamedTuple):
+    """Holds what the provider has issued for a reader."""
+
+    id_token: str
+    # Empty where there is none.
+    access_token: str
+
+
+class _Endpoints(NamedTuple):
+    authorization: str
+    token: str
+
+
+class OidcSignIn:
+    """Begins and ends flows."""
+
+    def __init__(
+        self,
+        client: OidcClient,
+        sealer: CookieSealer,
+        random_bytes: Callable[[int], bytes],
+        *,
+        fetch: Callable[[str], Awaitable[bytes]] = fetch_url,
+        post: Post | None = None,
+    ) -> None:
+        """`fetch` and `post` ask the provider; tests pass their own."""
+        self._client = client
+        self._sealer = sealer
+        self._random_bytes = random_bytes
+        self._fetch = fetch
+        self._post = post or post_form
+        self._endpoints: _Endpoints | None = None
+        self._endpoints_until_s = float("-inf")
+
+    async def begin(self, next_page: str, *, now_ms: int) -> tuple[str, str]:
+        """Returns the address at the provider, and the value of the cookie. Raises SignInRefused."""
+        endpoints = await self._found()
+        state, nonce, code_verifier = (_base64url(self._random_bytes(_RANDOM_BYTES)) for _ in range(3))
+        flow = Flow(state=state, nonce=nonce, code_verifier=code_verifier, next=next_page, expires_at_ms=now_ms + FLOW_MS)
+        asked = {
+            "response_type": "code",
+            "client_id": self._client.client_id,
+            "redirect_uri": self._client.redirect,
+            "scope": self._client.scope,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": _base64url(hashlib.sha256(code_verifier.encode()).digest()),
+            "code_challenge_method": "S256",
+        }
+        sign = "&" if "?" in endpoints.authorization else "?"
+        return f"{endpoints.authorization}{sign}{urlencode(asked)}", self._sealer.seal(msgspec.json.encode(flow))
+
+    def opened(self, cookie: str, *, now_ms: int) -> Flow | None:
+        """Returns the flow of a cookie; None for one that is not of this cluster, or took too long."""
+        plain = self._sealer.open(cookie)
+        if plain is None:
+            return None
+        flow = msgspec.json.decode(plain, type=Flow)
+        return flow if now_ms < flow.expires_at_ms else None
+
+    async def end(self, flow: Flow, query: Mapping[str, str]) -> Tokens:
+        """Exchanges the code of the provider's answer. Raises SignInRefused."""
+        if not hmac.compare_digest(query.get("state", "").encode(), flow.state.encode()):
+            raise SignInRefused("The answer of the provider belongs to another sign-in. Sign in again.")
+        if query.get("iss", self._client.issuer) != self._client.issuer:
+            raise SignInRefused("The answer is of another provider. Sign in again.")
+        if error := query.get("error", ""):
+            said = query.get("error_description", "") or error
+            raise SignInRefused(f"The provider refused the sign-in: {said[:_TEXT_CHARACTERS_MAX]}")
+        if not (code := query.get("code", "")):
+            raise SignInRefused("The provider's answer holds no code.")
+        answer = await self._exchanged(code, flow)
+        id_token, access_token = answer.get("id_token"), answer.get("access_token")
+        if not isinstance(id_token, str):
+            raise SignInRefused("The provider issued no ID token. The setting console_oidc_scope must hold openid.")
+        self._check_id_token(id_token, flow)
+        return Tokens(id_token, access_token if isinstance(access_token, str) else "")
+
+    def _check_id_token(self, id_token: str, flow: Flow) -> None:
+        try:
+            claims = jwt.decode(
+                id_token,
+                options={"verify_signature": False, "verify_exp": True, "verify_aud": True, "verify_iss": True, "require": ["exp"]},
+                audience=self._client.client_id,
+                issuer=self._client.issuer,
+                leeway=LEEWAY_S,
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+            raise SignInRefused("The ID token of the provider has expired, or is for another client.") from None
+        nonce = claims.get("nonce")
+        if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), flow.nonce.encode()):
+            raise SignInRefused("The ID token of the provider belongs to another sign-in. Sign in again.")
+
+    async def _exchanged(self, code: str, flow: Flow) -> dict[str, Any]:
+        client = self._client
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": client.redirect,
+            "client_id": client.client_id,
+            "code_verifier": flow.code_verifier,
+        }
+        headers = {"accept": "application/json"}
+        if client.secret is not None:  # client_secret_basic (RFC 6749 §2.3.1)
+            pair = f"{quote(client.client_id, safe='')}:{quote(client.secret.reveal(), safe='')}"
+            headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+        endpoints = await self._found()
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                status, body = await self._post(endpoints.token, form, headers)
+            answer = msgspec.json.decode(body)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
+            raise SignInRefused("The provider's token endpoint did not answer, or not in JSON.") from None
+        if status != 200 or not isinstance(answer, dict):
+            error = answer.get("error") if isinstance(answer, dict) else None
+            said = str(error)[:_TEXT_CHARACTERS_MAX] if error else f"it answers {status}"
+            raise SignInRefused(f"The provider's token endpoint refused the code: {said}")
+        return answer
+
+    async def _found(self) -> _Endpoints:
+        """Returns the provider's endpoints, by discovery. Raises SignInRefused."""
+        now_s = asyncio.get_running_loop().time()
+        if self._endpoints is not None and now_s < self._endpoints_until_s:
+            return self._endpoints
+        issuer = self._client.issuer
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                about = msgspec.json.decode(await self._fetch(issuer.rstrip("/") + "/.well-known/openid-configuration"))
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
+            raise SignInRefused("The OpenID provider does not answer. An API key works meanwhile.") from None
+        found = [about.get(name) for name in ("authorization_endpoint", "token_endpoint")] if isinstance(about, dict) else []
+        urls = [url for url in found if isinstance(url, str) and url.isascii() and url.isprintable() and is_safe_url(url)]
+        if len(urls) != 2 or about.get("issuer") != issuer:
+            raise SignInRefused("The OpenID provider names no endpoints with https, or is not the issuer of the settings.")
+        self._endpoints, self._endpoints_until_s = _Endpoints(*urls), now_s + ENDPOINTS_AGE_S
+        return self._endpoints
+
+
+async def post_form(url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Returns the status and the body. Raises aiohttp.ClientError; ValueError for a body too large."""
+    timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        session.post(url, data=form, headers=headers, allow_redirects=False) as answer,
+    ):
+        body = b""
+        async for part in answer.content.iter_any():
+            body += part
+            if len(body) > ANSWER_BYTES_MAX:
+                raise ValueError(f"{url} answers more than {ANSWER_BYTES_MAX} bytes")
+        return answer.status, body
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

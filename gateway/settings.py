@@ -285,6 +285,9 @@ def load_settings(
         if chosen.get("etcd_password"):
             raise InvalidArgument("etcd_password and etcd_password_file are both set", hint="Leave one of them out.")
         chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
+    if chosen.get("console_oidc_client_secret_file") is not None:
+        # The console reads it with its first request; a mistake shows at the start.
+        _read_secret("console_oidc_client_secret_file", chosen["console_oidc_client_secret_file"])
     if chosen.get("etcd"):
         if chosen.get("disk_cache_bytes_max") and "data_dir" not in chosen:
             raise InvalidArgument(

@@ -145,6 +145,12 @@ def test_a_password_file_that_holds_none_is_refused_and_not_shown(tmp_path: Path
         load_settings(flags, {})
 
 
+def test_a_client_secret_of_the_console_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
+    flags = {"data_dir": str(tmp_path), "console_oidc_client_secret_file": str(tmp_path / "none")}
+    with pytest.raises(InvalidArgument, match=r"console_oidc_client_secret_file: .* can't be read"):
+        load_settings(flags, {})
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(InvalidArgument) as refused:
         load_settings({"data_dir": "d", "liner_ms": 1}, {})

@@ -211,7 +211,7 @@ class Console:
         values = self._values(view) | dict(answer.values)
         if answer.prepare is not None:
             values |= answer.prepare()
-        return self._templates.render(answer.template, values)
+        return self._templates.render(answer.template, values, block=answer.block)
 
     def _values(self, view: View) -> dict[str, Any]:
         """Returns what the layout of each page shows."""
@@ -230,7 +230,9 @@ class Console:
             await request.answer(404, b"", [*_SECURITY])
             return
         kind = _MEDIA_TYPES[Path(name).suffix].encode("ascii")
-        await request.answer(200, content, [*_SECURITY, (b"content-type", kind), (b"cache-control", b"no-cache")])
+        # The names of vendored files carry their version; the console's own are small.
+        age = b"max-age=31536000, immutable" if any(each.isdigit() for each in name) else b"no-cache"
+        await request.answer(200, content, [*_SECURITY, (b"content-type", kind), (b"cache-control", age)])
 
 
 def _error_page(title: str, message: str = "", hint: str = "", *, status: int) -> Rendered:

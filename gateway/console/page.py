@@ -31,6 +31,8 @@ class View:
     names: Mapping[str, str]
     query: Mapping[str, str]
     form: Mapping[str, str]
+    # Whether htmx asks for a part of the page.
+    is_fragment: bool = False
     # Whether the reader has signed in, and may sign out.
     signed_in: bool = False
     # The cookie of a sign-in at the OpenID provider; empty without one.
@@ -41,11 +43,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page."""
+    """A page, or a part of one."""
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
+    # A block of the template; empty for the whole page.
+    block: str = ""
     # Makes further values, in the thread that fills the template: for values that take milliseconds.
     prepare: Callable[[], Mapping[str, Any]] | None = None
 

@@ -5,7 +5,8 @@ Invariant: every value that a template shows is escaped, unless a template itsel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -15,12 +16,14 @@ import jinja2
 from gateway.console.page import link
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
+# Decimal digits that make three significant ones.
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_COUNT_UNITS: Final = ("", "k", "M", "G", "T")
 _SPANS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 class Templates:
-    """Renders templates."""
+    """Renders templates and single blocks of them."""
 
     def __init__(self) -> None:
         self._environment = jinja2.Environment(
@@ -31,21 +34,28 @@ class Templates:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters.update(bytes=shown_bytes, count=shown_count, duration=shown_duration, utc=utc)
-        self._environment.globals.update(link=link)
+        self._environment.filters.update(
+            bytes=shown_bytes, count=shown_count, short=short_count, duration=shown_duration, utc=utc, dollars=dollars
+        )
+        self._environment.globals.update(link=link, sparkline=sparkline)
 
-    def render(self, template: str, values: Mapping[str, Any]) -> bytes:
-        """Returns a page in UTF-8."""
-        return self._environment.get_template(template).render(values).encode()
+    def render(self, template: str, values: Mapping[str, Any], *, block: str = "") -> bytes:
+        """Returns a page, or one block of it, in UTF-8."""
+        found = self._environment.get_template(template)
+        if not block:
+            return found.render(values).encode()
+        context = found.new_context(dict(values))
+        return "".join(found.blocks[block](context)).encode()
 
 
 def shown_bytes(size: float) -> str:
     """Returns a size in binary units with three digits: 1.23 MiB."""
-    power = 0
-    while size >= 1023.5 and power < len(_BYTE_UNITS) - 1:
-        size /= 1024
-        power += 1
-    return f"{size:.0f} B" if not power else f"{_three_digits(size)} {_BYTE_UNITS[power]}"
+    return f"{_scaled(size, 1024, _BYTE_UNITS, ' ')}"
+
+
+def short_count(count: float) -> str:
+    """Returns a count in decimal units with three digits: 1.23M."""
+    return _scaled(count, 1000, _COUNT_UNITS, "")
 
 
 def shown_count(count: float) -> str:
@@ -55,6 +65,8 @@ def shown_count(count: float) -> str:
 
 def shown_duration(seconds: float) -> str:
     """Returns a time span in its largest unit: 3.2 h."""
+    if math.isinf(seconds):
+        return "without an end"
     for size, unit in _SPANS:
         if seconds >= size:
             return f"{_three_digits(seconds / size)} {unit}"
@@ -67,6 +79,29 @@ def utc(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03d}Z"
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms"
+
+
+def dollars(amount: float) -> str:
+    """Returns an amount of dollars with cents, or with two digits where it is below a cent."""
+    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.2g}"
+
+
+def sparkline(values: Sequence[float], *, width: int = 120, height: int = 24) -> str:
+    """Returns the `points` of an SVG polyline over a chart of this size; empty for fewer than two values."""
+    if len(values) < 2:
+        return ""
+    top = max(values) or 1.0
+    step = width / (len(values) - 1)
+    return " ".join(f"{index * step:.1f},{height - 1 - (height - 2) * value / top:.1f}" for index, value in enumerate(values))
+
+
+def _scaled(value: float, base: int, units: Sequence[str], gap: str) -> str:
+    power = 0
+    while abs(value) >= base - 0.5 and power < len(units) - 1:
+        value /= base
+        power += 1
+    number = f"{value:.0f}" if power == 0 and value == int(value) else _three_digits(value)
+    return f"{number}{gap}{units[power]}".rstrip()
 
 
 def _three_digits(value: float) -> str:

@@ -37,6 +37,7 @@ document.addEventListener("DOMContentLoaded", () => {
     nameThemeButton();
   });
 });
+document.addEventListener("htmx:afterSettle", (event) => showTimes(event.target));
 
 // ── the live tail ──────────────────────────────────────────────────────────────────────────────────────────────────────
 const ROWS_MAX = 300;

@@ -6,7 +6,7 @@ from gateway.console.page import Answer, Redirect, Routes, View, link
 from gateway.console.pages.groups import seek_body
 from gateway.console.pages.records import asked_of
 from gateway.console.record_search import Start
-from gateway.console.rendering import shown_bytes, shown_duration, utc
+from gateway.console.rendering import dollars, shown_bytes, shown_duration, sparkline, utc
 
 
 async def page(view: View) -> Answer:
@@ -92,5 +92,12 @@ def test_figures_have_three_digits_and_a_unit() -> None:
         "2.00 h",
         "2.31 d",
     ]
+    assert [dollars(amount) for amount in (0, 0.0042, 1234.5)] == ["$0.00", "$0.0042", "$1,234.50"]
     assert utc(1_769_860_800_123) == "2026-01-31 12:00:00.123Z"
     assert utc(10**18) == "1000000000000000000 ms"
+
+
+def test_a_sparkline_stays_in_its_chart() -> None:
+    points = [tuple(map(float, point.split(","))) for point in sparkline([0, 5, 10], width=100, height=20).split()]
+    assert points == [(0.0, 19.0), (50.0, 10.0), (100.0, 1.0)]
+    assert sparkline([1]) == ""

@@ -12,7 +12,7 @@ MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-thorough proofs spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
-	kafka-protocol kernel clean help
+	kafka-protocol console-scripts kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -65,6 +65,21 @@ proto: $(VENV)/ready ## the generated code of the protocols
 
 kafka-protocol: $(VENV)/ready ## the messages of Kafka's protocol, from their tables
 	$(BIN)/python -m gateway.kafka.protocol.generate
+
+# After a new version is named here, `sha256sum htmx-* uplot-* > CHECKSUMS` in that folder notes what was looked at and is to stay.
+HTMX := 2.0.11
+UPLOT := 1.6.32
+CONSOLE_STATIC := gateway/console/static
+console-scripts: ## the console's vendored scripts, fetched again with npm, and compared with their checksums
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
+		&& (cd "$$folder" && npm pack --silent htmx.org@$(HTMX) uplot@$(UPLOT) > packed \
+			&& mkdir htmx uplot && tar -xzf htmx.org-$(HTMX).tgz -C htmx && tar -xzf uplot-$(UPLOT).tgz -C uplot) \
+		&& cp "$$folder/htmx/package/dist/htmx.min.js" $(CONSOLE_STATIC)/htmx-$(HTMX).min.js \
+		&& cp "$$folder/htmx/package/LICENSE" $(CONSOLE_STATIC)/htmx-$(HTMX).LICENSE \
+		&& cp "$$folder/uplot/package/dist/uPlot.iife.min.js" $(CONSOLE_STATIC)/uplot-$(UPLOT).min.js \
+		&& cp "$$folder/uplot/package/dist/uPlot.min.css" $(CONSOLE_STATIC)/uplot-$(UPLOT).min.css \
+		&& cp "$$folder/uplot/package/LICENSE" $(CONSOLE_STATIC)/uplot-$(UPLOT).LICENSE
+	@cd $(CONSOLE_STATIC) && sha256sum --check --quiet CHECKSUMS && echo "the scripts are those of CHECKSUMS"
 
 # The kernels are compiled again only when one has changed: the installation compiles them too. Without a C compiler they run as
 # Python. The second make reads the times of the files after the installation.

@@ -3,6 +3,7 @@
     service.py ─▶ compactor.py ─▶ wal/ (what waits) ─▶ conversion/ (to Parquet) ─▶ maintenance/ ─▶ gc/
 
 Entry: `Compactor` in compactor.py; its `tick` is a list of named steps. work_sharing.py divides the work between compactors.
+audit/ verifies a bucket, for the command line and the console.
 
 Invariants:
 - A compactor decides from the bucket alone; the manifest is the only commit point.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from compaction.audit.findings import RestoreFinding
 from metadata.backup.restore_state import RESTORE_COMMAND, RestoreState, decode_restoring, encode_restoring
 from metadata.controller.appointments import Batch, Progress, encode_batch, encode_progress
 from metadata.errors import AlreadyExists, Fenced, OutcomeUnknown, Rejected, Unavailable
@@ -28,7 +29,6 @@ from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import APPOINTMENTS, SNAPSHOTS, appointments_key, parse_appointments_key, parse_snapshot_key
 from segments.bucket.markers import begin_restoration, last_restoration
 from segments.object_store.interface import ObjectStore, list_all
-from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import RestorePlan, plan_restore, transactions
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from compaction.audit.findings import RestoreFinding
+from compaction.audit.trimmed_segments import TrimmedSession
 from metadata.backup.snapshot import Snapshot, parse_snapshot
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.model import Revision, SegmentSeq, SessionId, TopicPartition
@@ -40,9 +42,7 @@ from segments.object_store.interface import ObjectStore, list_all
 from segments.wal.session import committed_in, list_objects, seal, session_after
 from segments.wal.session_listing import ListedSession
 from segments.wal.session_reader import read_below_trim_point, read_committed
-from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restore_plan import Evidence, FooterTally, MirroredTopic
-from tidelog.bucket.trimmed_segments import TrimmedSession
 
 SESSIONS_AT_ONCE = 4
 # Segments of a session whose footers are in memory at the same time.

@@ -27,6 +27,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from compaction.audit.findings import RestoreFinding
+from compaction.audit.trimmed_segments import TrimmedSession, without_manifest
 from metadata.backup.restore_state import SkippedSessions, encode_skipped
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.id_allocation import SESSIONS_END
@@ -38,10 +40,8 @@ from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, encode_topic
 from segments.history.manifest import Manifest
 from segments.wal.segment_file import SegmentFooter
-from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restored_offsets import set_back
 from tidelog.bucket.snapshot_contents import SnapshotContents
-from tidelog.bucket.trimmed_segments import TrimmedSession, without_manifest
 
 # Added to the highest known epoch. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had higher
 # epochs than footers and snapshot show, and clients that have seen one refuse lower ones. With a new leader each second this range

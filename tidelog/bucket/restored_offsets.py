@@ -14,12 +14,12 @@ from typing import Final
 
 import msgspec
 
+from compaction.audit.findings import RestoreFinding
 from metadata.errors import Corrupt
 from metadata.groups.offsets import decode_offset, encode_offset
 from metadata.model import Revision, TopicPartition
 from metadata.store.interface import KeyValue, Put
 from metadata.store.keys import KeyLayout
-from tidelog.bucket.findings import RestoreFinding
 
 # Partitions that a finding names.
 NAMED_MAX: Final = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compaction.audit.findings import RestoreFinding
 from metadata.backup.snapshot import Snapshot
 from metadata.cluster.leadership import decode_state
 from metadata.cluster.node_ids import parse_node_id
@@ -12,7 +13,6 @@ from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.store.interface import KeyValue, Put
 from metadata.store.keys import KeyLayout
 from metadata.topics.topic import Topic, decode_topic
-from tidelog.bucket.findings import RestoreFinding
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from tidelog.cli.app.help_page import CommandPage, GroupPage
 from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.bucket.audit import Audit
+    from compaction.audit.bucket_audit import Audit
 
 TABLE_COLUMNS = [
     *("topic", "partitions", "records", "stored_bytes", "parquet_files", "parquet_bytes"),
@@ -150,9 +150,9 @@ def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: Outpu
 def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
     import uvloop
 
+    from compaction.audit.bucket_audit import audit_bucket
     from gateway.settings import load_settings
     from segments.object_store.open import open_store
-    from tidelog.bucket.audit import audit_bucket
 
     if not bucket and not data_dir and not {"TIDELOG_BUCKET", "TIDELOG_DATA_DIR"} & os.environ.keys():
         raise InvalidArgument(

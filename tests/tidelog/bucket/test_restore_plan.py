@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.audit.trimmed_segments import TrimmedSession
 from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
 from metadata.cluster.id_allocation import SESSIONS_END
 from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
@@ -33,7 +34,6 @@ from tidelog.bucket.restore_plan import (
     plan_restore,
     transactions,
 )
-from tidelog.bucket.trimmed_segments import TrimmedSession
 
 LAYOUT = KeyLayout()
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)

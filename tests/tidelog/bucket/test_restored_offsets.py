@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.audit.findings import RestoreFinding
 from metadata.groups.offsets import CommittedOffset, decode_offset, encode_offset
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue, Put
 from metadata.store.keys import KeyLayout
-from tidelog.bucket.findings import RestoreFinding
 from tidelog.bucket.restored_offsets import set_back
 
 LAYOUT = KeyLayout()

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tidelog
+from compaction.audit.bucket_audit import Audit, audit_bucket
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
 from segments.object_store.directory import DirectoryObjectStore
 from tests.kit.forked_tidelog import ForkedBroker
-from tidelog.bucket.audit import Audit, audit_bucket
 from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow

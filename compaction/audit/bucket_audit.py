@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from compaction.audit.findings import Audit, Finding
+from compaction.audit.history_audit import History, HistoryEnd, audit_history
+from compaction.audit.trimmed_segments import TrimmedSession, without_manifest
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
@@ -30,9 +33,6 @@ from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_foot
 from segments.wal.session import ClaimRecord, committed_in
 from segments.wal.session_listing import ListedSession, SessionListing
 from segments.wal.session_reader import GONE_TRIES, read_below_trim_point, read_committed
-from tidelog.bucket.findings import Audit, Finding
-from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
-from tidelog.bucket.trimmed_segments import TrimmedSession, without_manifest
 
 __all__ = ["Audit", "Finding", "audit_bucket"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from compaction.audit.findings import RestoreFinding
+from compaction.audit.trimmed_segments import TrimmedSession, without_manifest
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.layout import trimmed_key
 from tests.tidelog.bucket.test_restore_plan import footer
-from tidelog.bucket.findings import RestoreFinding
-from tidelog.bucket.trimmed_segments import TrimmedSession, without_manifest
 
 ORDERS = TopicId("a" * 32)
 SESSION = SessionId(7)

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from compaction.audit.findings import RestoreFinding
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import trimmed_key
 from segments.wal.segment_file import SegmentFooter
 from segments.wal.session_listing import ListedSession
-from tidelog.bucket.findings import RestoreFinding
 
 
 @dataclass(slots=True)

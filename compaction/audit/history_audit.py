@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from awscrt.checksums import crc32c
 
+from compaction.audit.findings import Audit, Finding
 from compaction.deletion_policy import fate_of_file, is_leftover_version
 from compaction.maintenance.history_stream import neighbours_of
 from metadata.errors import Corrupt, NotFound
@@ -35,7 +36,6 @@ from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_ma
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 from segments.object_store.interface import Buffer, ObjectStore, list_all
 from segments.records.checksum import as_text, checksum_of_columns
-from tidelog.bucket.findings import Audit, Finding
 
 READS_MAX = 8
 # Files that are read whole at the same time.

@@ -9,6 +9,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from compaction.audit.bucket_audit import Audit, audit_bucket
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.cluster_record import sign_bucket
 from segments.bucket.layout import (
@@ -34,7 +35,6 @@ from segments.wal.segment_file import StampedBatch, encode_segment
 from segments.wal.session import ClaimRecord
 from tests.kit.compaction.kept import columns_of, record
 from tests.kit.segments.batches import seal_of
-from tidelog.bucket.audit import Audit, audit_bucket
 
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
 WRITER = bytes(range(16))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # so that this module loads none of them
     from gateway.groups.router import GroupRouter
     from gateway.telemetry.registry import MetricsRegistry
     from gateway.telemetry.request_context import Tracer
+    from gateway.topics.usage.service import UsageService
 
 
 class BrokerApi(Protocol):
@@ -151,6 +152,11 @@ class BrokerApi(Protocol):
     @property
     def access(self) -> AccessAdmin:
         """The operators' calls about API keys, ACLs and quotas."""
+        ...
+
+    @property
+    def usage(self) -> UsageService:
+        """Returns what measures how the cluster uses its bucket, and what that costs."""
         ...
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from metadata.measurements import BYTES, Histogram, counter, histogram
+from metadata.model import TopicId
 
 _READ_BYTES = "tidelog_read_bytes"
 _COLD_READS = "tidelog_cold_reads"
@@ -48,3 +50,6 @@ class LogCounters:
         source="disk",
     )
     bucket_reads: int = counter(_COLD_READS, source="bucket")
+    # Bytes of batches by topic, of partitions that were led here; no metric shows them. Their reader removes deleted topics.
+    topic_bytes_in: Counter[TopicId] = field(default_factory=Counter)
+    topic_bytes_out: Counter[TopicId] = field(default_factory=Counter)

@@ -21,7 +21,7 @@ import msgspec
 from compaction.audit.findings import Audit, Finding
 from compaction.audit.history_audit import History, HistoryEnd, audit_history
 from compaction.audit.trimmed_segments import TrimmedSession, without_manifest
-from metadata.errors import Corrupt, NotFound
+from metadata.errors import Corrupt, NotFound, TooLarge
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
@@ -52,24 +52,26 @@ class SegmentRun(msgspec.Struct, frozen=True):
     run: Run
 
 
-async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advance = lambda what, done, of: None) -> Audit:
-    """Reads all footers, and with `deep` every byte.
+async def audit_bucket(
+    store: ObjectStore, *, deep: bool = False, advance: Advance = lambda what, done, of: None, runs_max: int | None = None
+) -> Audit:
+    """Reads all footers, and with `deep` every byte. `runs_max` bounds the runs, and the objects of sessions, kept in memory.
 
-    Raises what the store raises when it can't be listed or read; damage is reported, not raised.
+    Raises what the store raises when it can't be listed or read, and TooLarge beyond `runs_max`; damage is reported, not raised.
     """
-    audit, gaps = await _read_bucket(store, deep, advance)
+    audit, gaps = await _read_bucket(store, deep, advance, runs_max)
     if gaps:  # a partition that moves while sessions are listed shows a gap where there is none
-        _, again = await _read_bucket(store, False, lambda what, done, of: None)
+        _, again = await _read_bucket(store, False, lambda what, done, of: None, runs_max)
         gaps = [gap for gap in gaps if gap in again]
     audit.findings += gaps
     audit.sum_up_notes()
     return audit
 
 
-async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tuple[Audit, list[Finding]]:
+async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance, runs_max: int | None) -> tuple[Audit, list[Finding]]:
     """Returns what was found, without the notes' sums, and apart from it what is wrong with offsets in segments."""
     audit = Audit(store.url)
-    sessions = await _list_sessions(store, audit)
+    sessions = await _list_sessions(store, audit, runs_max)
     committed = {session: await committed_in(store, listed) for session, listed in sessions.items()}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[SegmentRun]] = defaultdict(list)
@@ -83,6 +85,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance) -> tupl
                 store, committed[session], reads_max=READS_MAX, segments_max=SEGMENTS_AT_ONCE
             ):
                 _check_footers(part, footers, runs, audit)
+                _check_bound(sum(used.runs for used in audit.topics.values()), runs_max)
                 there = [(seq, info) for seq, info in enumerate(part.segments, start=part.trimmed_to) if info is not None]
                 at_once = DEEP_READS_MAX if deep else SEGMENTS_AT_ONCE
                 for now in (there[first : first + at_once] for first in range(0, len(there), at_once)):
@@ -229,10 +232,19 @@ async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> 
         audit.cluster_id = record.cluster_id
 
 
-async def _list_sessions(store: ObjectStore, audit: Audit) -> Mapping[SessionId, ListedSession]:
+def _check_bound(count: int, runs_max: int | None) -> None:
+    if runs_max is not None and count > runs_max:
+        raise TooLarge(
+            f"the bucket has more than {runs_max} runs of batches in segments",
+            hint="`tidelog bucket verify` checks it, on a machine with the memory for them.",
+        )
+
+
+async def _list_sessions(store: ObjectStore, audit: Audit, runs_max: int | None) -> Mapping[SessionId, ListedSession]:
     sessions: dict[SessionId, ListedSession] = {}
     async for info in list_all(store, WAL):
         audit.objects += 1
+        _check_bound(audit.objects, runs_max)
         if sort_in(sessions, info) is None:
             audit.note(info.key, "it is none of Tidelog's objects")
     audit.sessions = len(sessions)

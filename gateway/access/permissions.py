@@ -89,6 +89,11 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", "/v1/cluster"): _AUTHENTICATED,
     ("GET", "/v1/cluster/health"): RequiredAccess(cluster="describe"),
     ("GET", "/v1/brokers"): _AUTHENTICATED,
+    ("GET", "/v1/storage"): _AUTHENTICATED,  # the answer lists the topics that the caller may describe, as the next
+    ("GET", "/v1/costs"): _AUTHENTICATED,
+    ("GET", "/v1/verification"): _CLUSTER_LIST,
+    ("POST", "/v1/verification"): _CLUSTER_ADMIN,
+    ("DELETE", "/v1/verification"): _CLUSTER_ADMIN,
     ("POST", "/v1/brokers/{broker_id}/drain"): _CLUSTER_ADMIN,
     ("POST", "/v1/brokers/{broker_id}/undrain"): _CLUSTER_ADMIN,
     ("GET", "/v1/groups"): _AUTHENTICATED,  # the answer lists those that the caller may describe
@@ -142,6 +147,7 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_CLUSTER}DrainBroker": _CLUSTER_ADMIN,
     f"{_CLUSTER}UndrainBroker": _CLUSTER_ADMIN,
     f"{_CLUSTER}ExplainOffset": RequiredAccess(topic="read"),
+    f"{_CLUSTER}DescribeUsage": RequiredAccess(peer=True),
     f"{_GROUPS}FindCoordinator": RequiredAccess(group="describe"),
     f"{_GROUPS}JoinGroup": _WAITING_MEMBER,
     f"{_GROUPS}SyncGroup": _WAITING_MEMBER,
@@ -225,6 +231,7 @@ FORWARDED_CALLS: Final = frozenset(
         f"{_LOG}DeleteRecords",
         f"{_LOG}FindWrittenOnce",
         f"{_CLUSTER}ExplainOffset",
+        f"{_CLUSTER}DescribeUsage",
         f"{_GROUPS}JoinGroup",
         f"{_GROUPS}SyncGroup",
         f"{_GROUPS}Heartbeat",

@@ -50,6 +50,8 @@ from gateway.telemetry.registry import MetricsRegistry
 from gateway.telemetry.request_context import Tracer
 from gateway.telemetry.store_metrics import register_stores
 from gateway.topics.admin import TopicAdmin
+from gateway.topics.usage.cost_forecast import CostSettings
+from gateway.topics.usage.service import UsageService
 from metadata.access.registry import AccessRegistry
 from metadata.cluster.broker_registry import BrokerRegistration, KafkaListener
 from metadata.cluster.id_allocation import ProducerIds
@@ -219,6 +221,20 @@ class Broker:
         self.groups = self._groups.routed
         self.coordinated_groups = self._groups.coordinated
         self.group_operations = self._groups.operations
+        self.usage = UsageService(
+            bucket,
+            metered.meter,
+            self._leadership.counters,
+            lambda: self._leadership.present_log,
+            self.topic_cache,
+            peers,
+            self.registrations,
+            broker_id=settings.broker_id,
+            prices=settings.observability,
+            settings=CostSettings.of(settings.segments, settings.compaction),
+            compacts=settings.compaction.compact,
+            now_ms=wall_clock_ms,
+        )
         self._compaction: CompactionService | None = None
         if settings.compaction.compact:
             from compaction.service import (
@@ -363,6 +379,7 @@ class Broker:
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
             lagging = background.create_task(self._lag.run(), name="event loop lag")
             grouping = background.create_task(self._groups.run(), name="groups")
+            measuring = background.create_task(self.usage.run(), name="usage of the bucket")
             certified = background.create_task(self._follow_certificates(), name="certificates")
             staying = background.create_task(
                 watch_identity(self._metadata, self._layout, self.cluster_id, set_back=lambda: self.view.partitions.set_back),
@@ -394,6 +411,7 @@ class Broker:
                 forwarding.cancel()
                 following.cancel()
                 lagging.cancel()
+                measuring.cancel()
                 certified.cancel()
                 staying.cancel()
                 guarding.cancel()

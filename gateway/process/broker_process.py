@@ -32,6 +32,7 @@ from metadata.store.keys import KeyLayout
 from metadata.store.open import open_metadata
 from segments.bucket.cluster_record import check_no_prefix_overlap
 from segments.bucket.layout import proof_key
+from segments.bucket.object_kinds import kind_of
 from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.open import open_store
@@ -69,7 +70,9 @@ async def run_broker(settings: BrokerSettings, *, loaded: Callable[[], None] = l
         # A cluster that has led has a bucket: a missing one was mistyped, or is not mounted.
         has_led = await metadata.get(layout.next_session) is not None
         clock = StoreClock(wall_clock_ms)
-        bucket = InstrumentedObjectStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
+        bucket = InstrumentedObjectStore(
+            await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock), kind_of
+        )
         parts.push_async_callback(bucket.close)
 
         async def before_writing(*, is_new: bool) -> None:

@@ -33,6 +33,7 @@ from metadata.store.open import open_metadata
 from metadata.topics.cache import TopicCache
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import proof_key
+from segments.bucket.object_kinds import kind_of
 from segments.object_store.conditional_put_check import check_conditional_put
 from segments.object_store.health_tracking import HealthTrackingObjectStore
 from segments.object_store.instrumented import InstrumentedObjectStore
@@ -90,7 +91,7 @@ async def run_compactor(
             await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         )
         clock = StoreClock(wall_clock_ms)
-        metered = InstrumentedObjectStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
+        metered = InstrumentedObjectStore(await open_store(settings.bucket_url, settings.s3, clock=clock), kind_of)
         bucket = HealthTrackingObjectStore(metered)
         parts.push_async_callback(bucket.close)
         register_stores(metrics, bucket, metered, metadata, settings.observability)

@@ -240,6 +240,58 @@ class ExplainOffsetResponse(_message.Message):
     file_checksum: str
     def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_tail_cache: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ..., row_group: _Optional[int] = ..., file_checksum: _Optional[str] = ...) -> None: ...
 
+class DescribeUsageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BrokerUsage(_message.Message):
+    __slots__ = ("uptime_seconds", "topics", "requests", "compacts", "segments", "topics_left_out")
+    UPTIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    uptime_seconds: float
+    topics: _containers.RepeatedCompositeFieldContainer[TopicUsage]
+    requests: _containers.RepeatedCompositeFieldContainer[BucketRequests]
+    compacts: bool
+    segments: int
+    topics_left_out: int
+    def __init__(self, uptime_seconds: _Optional[float] = ..., topics: _Optional[_Iterable[_Union[TopicUsage, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[BucketRequests, _Mapping]]] = ..., compacts: _Optional[bool] = ..., segments: _Optional[int] = ..., topics_left_out: _Optional[int] = ...) -> None: ...
+
+class TopicUsage(_message.Message):
+    __slots__ = ("topic_id", "partitions", "segment_bytes", "parquet_bytes", "parquet_files", "bytes_in_per_second", "bytes_out_per_second", "history")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARQUET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARQUET_FILES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    topic_id: str
+    partitions: int
+    segment_bytes: int
+    parquet_bytes: int
+    parquet_files: int
+    bytes_in_per_second: float
+    bytes_out_per_second: float
+    history: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, topic_id: _Optional[str] = ..., partitions: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., parquet_bytes: _Optional[int] = ..., parquet_files: _Optional[int] = ..., bytes_in_per_second: _Optional[float] = ..., bytes_out_per_second: _Optional[float] = ..., history: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class BucketRequests(_message.Message):
+    __slots__ = ("operation", "kind", "requests", "bytes")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    kind: str
+    requests: int
+    bytes: int
+    def __init__(self, operation: _Optional[str] = ..., kind: _Optional[str] = ..., requests: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class Scope(_message.Message):
     __slots__ = ("operation", "resource", "name", "pattern")
     OPERATION_FIELD_NUMBER: _ClassVar[int]

@@ -305,6 +305,11 @@ class ClusterStub:
                 request_serializer=gateway_dot_proto_dot_admin__pb2.ExplainOffsetRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_admin__pb2.ExplainOffsetResponse.FromString,
                 _registered_method=True)
+        self.DescribeUsage = channel.unary_unary(
+                '/tidelog.v1.Cluster/DescribeUsage',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.DescribeUsageRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.BrokerUsage.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -342,6 +347,13 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeUsage(self, request, context):
+        """What the broker that answers knows of bytes, rates and requests; for the other brokers alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -369,6 +381,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ExplainOffset,
                     request_deserializer=gateway_dot_proto_dot_admin__pb2.ExplainOffsetRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_admin__pb2.ExplainOffsetResponse.SerializeToString,
+            ),
+            'DescribeUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeUsage,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.DescribeUsageRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.BrokerUsage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -506,6 +523,33 @@ class Cluster:
             '/tidelog.v1.Cluster/ExplainOffset',
             gateway_dot_proto_dot_admin__pb2.ExplainOffsetRequest.SerializeToString,
             gateway_dot_proto_dot_admin__pb2.ExplainOffsetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cluster/DescribeUsage',
+            gateway_dot_proto_dot_admin__pb2.DescribeUsageRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.BrokerUsage.FromString,
             options,
             channel_credentials,
             insecure,

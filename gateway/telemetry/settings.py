@@ -10,6 +10,8 @@ from metadata.errors import InvalidArgument
 
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+# What the default prices are.
+PRICES_NOTE = "S3 Standard in us-east-1, as listed in 2026. Transfer, tax and tiers are not in them."
 
 
 @dataclass(frozen=True, slots=True)

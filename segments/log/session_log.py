@@ -289,6 +289,7 @@ class SessionLog:
         for run in footer.runs:
             counters.records += run.record_count
             counters.record_bytes += run.end - run.start
+            counters.topic_bytes_in[run.partition.topic_id] += run.end - run.start
             led = self.partitions.get(run.partition)
             if led is None or led.log.leader_epoch != run.leader_epoch:
                 continue  # deleted, or given up, since it was buffered

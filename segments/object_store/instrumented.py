@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -24,6 +24,8 @@ PRICED_AS_READS: Final = ("get", "tail")
 _ANSWERS: Final = (AlreadyExists, NotFound)
 # As an error code: the caller gave up, or another of two calls was faster.
 CANCELLED: Final = "CANCELLED"
+# The kind of objects of which nothing is known.
+OTHER: Final = "other"
 
 _Answer = TypeVar("_Answer")
 
@@ -41,6 +43,12 @@ class BucketMeter(CallMeter):
         labels=("operation", "code"),
         known=[(operation, "UNAVAILABLE") for operation in OPERATIONS],
     )
+    requests: Counter[tuple[str, str]] = counter(
+        "tidelog_bucket_requests", "Requests to the bucket, by what they were for.", labels=("operation", "kind")
+    )
+    request_bytes: Counter[tuple[str, str]] = counter(
+        "tidelog_bucket_request_bytes", "Bytes that these requests wrote or read.", labels=("operation", "kind")
+    )
     bytes_written: int = counter("tidelog_bucket_written_bytes", "Bytes of objects that were created.")
     bytes_read: int = counter("tidelog_bucket_read_bytes", "Bytes that were read from objects.")
 
@@ -48,13 +56,17 @@ class BucketMeter(CallMeter):
 class InstrumentedObjectStore(ObjectStoreDecorator):
     """Counts the calls of a store by operation, with their durations, errors and bytes."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, kind_of: Callable[[str], str] = lambda key: OTHER) -> None:
+        """`kind_of` names the kind of objects that a key or a prefix stands for: few, whatever the keys."""
         super().__init__(store)
         self.meter = BucketMeter()
+        self._kind_of = kind_of
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         await self._call("create", key, self._store.create(key, body, crc32c=crc32c))
-        self.meter.bytes_written += sum(memoryview(part).nbytes for part in body)
+        size_bytes = sum(memoryview(part).nbytes for part in body)
+        self.meter.bytes_written += size_bytes
+        self.meter.request_bytes["create", self._kind_of(key)] += size_bytes
 
     async def _call(self, operation: Operation, key: str, call: Awaitable[_Answer]) -> _Answer:
         clock = asyncio.get_running_loop().time
@@ -72,8 +84,9 @@ class InstrumentedObjectStore(ObjectStoreDecorator):
             raise
         finally:
             self.meter.ended(operation, clock() - began_s, code)
-        if isinstance(answer, bytes):
-            self.meter.bytes_read += len(answer)
-        elif isinstance(answer, Tail):
-            self.meter.bytes_read += len(answer.body)
+            self.meter.requests[operation, self._kind_of(key)] += 1
+        if isinstance(answer, bytes | Tail):
+            size_bytes = len(answer.body if isinstance(answer, Tail) else answer)
+            self.meter.bytes_read += size_bytes
+            self.meter.request_bytes[operation, self._kind_of(key)] += size_bytes
         return answer

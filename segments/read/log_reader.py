@@ -260,7 +260,10 @@ class LogReader:
 
     def _count(self, lookups: Sequence[_Lookup | TidelogError]) -> None:
         for lookup in lookups:
-            if isinstance(lookup, _Lookup) and lookup.fetched.size_bytes and lookup.fetched.located is None:
+            if not isinstance(lookup, _Lookup) or not lookup.fetched.size_bytes:
+                continue
+            self._counters.topic_bytes_out[lookup.target.partition.topic_id] += lookup.fetched.size_bytes
+            if lookup.fetched.located is None:
                 self._counters.hot_bytes += lookup.hot_bytes
                 self._counters.cold_bytes += lookup.fetched.size_bytes - lookup.hot_bytes
 

@@ -127,6 +127,7 @@ class ClusterService:
             "ListBrokers": unary(admin_pb2.ListBrokersRequest, self.list_brokers),
             "DrainBroker": unary(admin_pb2.DrainBrokerRequest, self.drain),
             "UndrainBroker": unary(admin_pb2.UndrainBrokerRequest, self.undrain),
+            "DescribeUsage": unary(admin_pb2.DescribeUsageRequest, self.describe_usage),
             "ExplainOffset": unary_by_origin(admin_pb2.ExplainOffsetRequest, self.explain),
         }
 
@@ -158,6 +159,9 @@ class ClusterService:
             found = await log.explain(partition_of(topic, request.partition), request.offset)
         facts = found._asdict()
         return admin_pb2.ExplainOffsetResponse(tier=found.tier, batch_crc32c=facts.pop("crc32c"), **facts)
+
+    async def describe_usage(self, _: admin_pb2.DescribeUsageRequest) -> Message:
+        return await self._broker.usage.here.usage()
 
     def _brokers(self) -> list[admin_pb2.Broker]:
         """Lists the brokers, each with the limits of this one: the brokers of a cluster have the same settings."""

@@ -24,6 +24,7 @@ from gateway.http.admin.openapi import document
 from gateway.http.admin.refusals import refusal_routes
 from gateway.http.admin.struct_route import StructRoute
 from gateway.http.admin.topic_readers import topic_reader_routes
+from gateway.http.admin.usage import usage_routes
 from gateway.http.problem_details import error_members
 from gateway.http.struct_body import Body
 from gateway.routing.log_service import EpochQuestion
@@ -217,6 +218,7 @@ def admin_api(broker: BrokerApi) -> FastAPI:
     cluster_health_routes(app, broker)
     access_routes(app, broker)
     refusal_routes(app, broker)
+    usage_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 

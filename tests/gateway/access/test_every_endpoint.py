@@ -71,6 +71,7 @@ REQUESTS: dict[str, Any] = {
     f"{_CLUSTER}DrainBroker": admin_pb2.DrainBrokerRequest(broker_id="broker-1"),
     f"{_CLUSTER}UndrainBroker": admin_pb2.UndrainBrokerRequest(broker_id="broker-1"),
     f"{_CLUSTER}ExplainOffset": admin_pb2.ExplainOffsetRequest(topic=TOPIC),
+    f"{_CLUSTER}DescribeUsage": admin_pb2.DescribeUsageRequest(),
     f"{_GROUPS}FindCoordinator": groups_pb2.FindCoordinatorRequest(group=GROUP),
     f"{_GROUPS}JoinGroup": groups_pb2.JoinGroupRequest(group=GROUP),
     f"{_GROUPS}SyncGroup": groups_pb2.SyncGroupRequest(group=GROUP),

@@ -24,6 +24,7 @@ from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import KeyLayout
 from metadata.store.sqlite.store import SqliteStore
+from segments.bucket.object_kinds import kind_of
 from segments.log.session_log import SessionLog
 from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.settings import SegmentSettings
@@ -110,7 +111,7 @@ async def broker_cluster(
                 )
                 broker = Broker(
                     settings,
-                    InstrumentedObjectStore(bucket),
+                    InstrumentedObjectStore(bucket, kind_of),
                     metadata,
                     layout,
                     cluster_id=CLUSTER_ID,

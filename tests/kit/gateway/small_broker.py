@@ -16,6 +16,7 @@ from typing import Any
 
 import uvloop
 
+from compaction.settings import CompactionSettings
 from gateway.access.admin import AccessAdmin
 from gateway.cluster.store_checks import StoreChecks
 from gateway.cluster.view import BrokerDescription, DrainState
@@ -30,6 +31,9 @@ from gateway.routing.peer_channels import PeerChannels
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import MetricsRegistry
 from gateway.telemetry.request_context import Tracer
+from gateway.telemetry.settings import TelemetrySettings
+from gateway.topics.usage.cost_forecast import CostSettings
+from gateway.topics.usage.service import UsageService
 from metadata.access.registry import AccessRegistry
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.cluster.id_allocation import ProducerIds
@@ -42,9 +46,12 @@ from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import NO_REPLICATION_FACTOR, Topic
+from segments.bucket.object_kinds import kind_of
 from segments.byte_budget import ByteBudget
+from segments.counters import LogCounters
 from segments.log.session_log import SessionLog
 from segments.object_store.health_tracking import StoreTrouble
+from segments.object_store.instrumented import InstrumentedObjectStore
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryObjectStore
 from segments.recovery.recovered_partition import empty_partition
@@ -130,7 +137,11 @@ class SmallBroker:
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(lambda: self.session, secrets.token_bytes)
         self.budget = ByteBudget(segments.buffer_bytes_max)
-        self.present_log: SessionLog | None = SessionLog(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
+        metered = InstrumentedObjectStore(store, kind_of)
+        self.counters = LogCounters()
+        self.present_log: SessionLog | None = SessionLog(
+            metered, session, segments, budget=self.budget, now_ms=lambda: NOW_MS, counters=self.counters
+        )
         self.local_log = LocalLog(lambda: self.log)
         self.cluster_log: LogService = self.local_log
         self.metrics = MetricsRegistry()
@@ -156,6 +167,20 @@ class SmallBroker:
         self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
         self.group_view = parts.view
         self.check_stores = StoreChecks(store, metadata, KeyLayout(), None, now_ms=lambda: NOW_MS).check
+        self.usage = UsageService(
+            metered,
+            metered.meter,
+            self.counters,
+            lambda: self.present_log,
+            self.topic_cache,
+            PeerChannels(self.broker_id),
+            self.registrations,
+            broker_id=self.broker_id,
+            prices=TelemetrySettings(),
+            settings=CostSettings.of(segments, CompactionSettings()),
+            compacts=False,
+            now_ms=lambda: NOW_MS,
+        )
         self.http = HttpServer(self, load_pages=lambda app: load_console(self, app))
         self.grpc = GrpcServer(self)
 
@@ -278,7 +303,7 @@ async def small_broker(
         )
         broker = SmallBroker(metadata, store, session, patient(settings), segments, groups)
         async with asyncio.TaskGroup() as tasks:
-            parts = (metadata, broker.topic_cache, broker.group_view, broker.coordinated_groups)
+            parts = (metadata, broker.topic_cache, broker.group_view, broker.coordinated_groups, broker.usage)
             background = [tasks.create_task(part.run()) for part in parts]
             log = broker.log
             writing = tasks.create_task(log.run())

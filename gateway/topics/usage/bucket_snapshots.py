@@ -1,0 +1,110 @@
+"""Lists the bucket when someone asks for it, at most once in SNAPSHOT_AGE_S, and keeps what it found.
+
+    request ─▶ `latest`, however old; is it older than SNAPSHOT_AGE_S? ─▶ `ask` ─▶ run(): LIST, page after page ─▶ `latest`
+
+A snapshot of a million objects takes a thousand LISTs, half a cent on S3. Each part of the bucket has a bound of pages, so that
+none keeps the others from being counted; a snapshot that met one says so. Invariant: one listing at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.topics.usage.bucket_tally import BucketTally
+from metadata.errors import TidelogError
+from segments.bucket.layout import APPOINTMENTS, CLUSTER, PROOFS, STAGED, TOPICS, WAL
+from segments.object_store.interface import ObjectStore
+
+SNAPSHOT_AGE_S: Final = 900.0
+# After a failure; a request meanwhile gets the older snapshot, with the error.
+RETRY_S: Final = 60.0
+# Pages of a thousand objects that one snapshot lists at most, of each part.
+PARTS: Final = {WAL: 1_000, TOPICS: 1_000, "metadata/": 10, APPOINTMENTS: 10, STAGED: 100, CLUSTER: 1, PROOFS: 1}
+PAGE_TIMEOUT_S: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSnapshot:
+    """Holds what one listing found; it is never changed."""
+
+    tally: BucketTally
+    taken_at_ms: int
+    took_s: float
+    pages: int
+    # The parts of the bucket of which not all was listed.
+    cut: tuple[str, ...]
+
+
+class BucketSnapshots:
+    """Takes snapshots of the bucket. Its owner runs `run()` as a task."""
+
+    def __init__(self, store: ObjectStore, now_ms: Callable[[], int], *, age_s: float = SNAPSHOT_AGE_S) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._age_s = age_s
+        self._asked = asyncio.Event()
+        self._done = asyncio.Event()
+        self._due_at_s = 0.0
+        self.latest: BucketSnapshot | None = None
+        self.is_listing = False
+        # Why the last listing failed; empty where it did not.
+        self.trouble = ""
+
+    async def ask(self, *, wait_s: float) -> BucketSnapshot | None:
+        """Returns the latest snapshot, and begins another if it is old. Waits `wait_s` for the first; None: it takes longer."""
+        if not self.is_listing and asyncio.get_running_loop().time() >= self._due_at_s:
+            self._asked.set()
+        if self.latest is None and not self.trouble:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._done.wait()
+            except TimeoutError:
+                pass
+        return self.latest
+
+    async def run(self) -> None:
+        """Lists the bucket whenever it was asked for, until cancelled."""
+        clock = asyncio.get_running_loop()
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            self.is_listing = True
+            try:
+                self.latest = await self._listed()
+                self.trouble = ""
+                # A listing that takes long is made less often.
+                self._due_at_s = clock.time() + max(self._age_s, 20 * self.latest.took_s)
+            except (TidelogError, TimeoutError) as error:
+                self.trouble = str(error) or f"a LIST took more than {PAGE_TIMEOUT_S:g} s"
+                self._due_at_s = clock.time() + RETRY_S
+                log.warning("listing the bucket for its usage failed: %s; retrying when it is asked for again", self.trouble)
+            finally:
+                self.is_listing = False
+                self._done.set()
+
+    async def _listed(self) -> BucketSnapshot:
+        clock = asyncio.get_running_loop()
+        began_s, taken_at_ms = clock.time(), self._now_ms()
+        tally = BucketTally()
+        pages, cut = 0, []
+        for prefix, pages_max in PARTS.items():
+            start_after, more = "", True
+            for _ in range(pages_max):
+                async with asyncio.timeout(PAGE_TIMEOUT_S):
+                    page = await self._store.list(prefix, start_after=start_after)
+                pages += 1
+                tally.take_in(page.objects)
+                more = page.more
+                if not more:
+                    break
+                start_after = page.objects[-1].key
+            if more:
+                cut.append(prefix)
+        tally.end()
+        return BucketSnapshot(tally, taken_at_ms, clock.time() - began_s, pages, tuple(cut))

@@ -27,6 +27,7 @@ from gateway.concurrency.offload import BoundedExecutor
 from gateway.console.api_client import ApiClient, ApiRefused, Asgi, Scope
 from gateway.console.page import ROOT, Answer, Redirect, Rendered, Routes, Stream, View, link
 from gateway.console.pages.access import access_routes
+from gateway.console.pages.bill import bill_routes
 from gateway.console.pages.cluster import cluster_routes
 from gateway.console.pages.groups import group_routes
 from gateway.console.pages.records import record_routes
@@ -112,7 +113,8 @@ class Console:
         self._threads = BoundedExecutor(1)
         self._static = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _MEDIA_TYPES}
         self._routes = Routes()
-        for add_routes in (topic_routes, record_routes, group_routes, cluster_routes, access_routes, refusal_routes):
+        pages = (topic_routes, record_routes, group_routes, cluster_routes, bill_routes, access_routes, refusal_routes)
+        for add_routes in pages:
             add_routes(self._routes)
         tail_routes(self._routes, self._templates)
         sign_in_routes(self._routes, self._new_session)
@@ -134,6 +136,7 @@ class Console:
             names={},
             query={},
             form={},
+            is_fragment=request.headers.get(b"hx-request") == b"true",
             signed_in=bool(session.credentials),
             flow=_cookie(request.headers.get(b"cookie", b""), FLOW_COOKIE),
             shows_values=self._shows_values,
@@ -196,6 +199,9 @@ class Console:
     async def _send(self, request: Request, scope: Scope, answer: Rendered | Redirect, view: View, *, new: Session | None) -> None:
         headers: Headers = [*_SECURITY, (b"cache-control", b"no-store")]
         if isinstance(answer, Redirect):
+            if view.is_fragment:  # htmx would show the other page in place of a part of this one
+                await request.answer(401 if answer.ends_session else 409, b"", headers)
+                return
             if answer.session is not None or answer.ends_session:
                 headers.append(self._set_cookie(scope, answer.session))
             if answer.flow is not None:

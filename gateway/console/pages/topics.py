@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.console.api_client import ApiRefused
 from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
+from gateway.console.pages.usage import REFRESH_S, retention, usage_of
 
 PAGE_SIZE: Final = 100
 # Partitions of one page, and of a topic at most.
@@ -34,8 +35,11 @@ async def _home(view: View) -> Answer:
 
 async def _list(view: View) -> Answer:
     search = view.query.get("search", "").strip()
-    page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"), search=search or None)
-    return Rendered("topics.html", {"page": page, "search": search})
+    asked = {"page_size": PAGE_SIZE, "page_token": view.query.get("page")}
+    page = await view.api.get("v1", "topics", **asked, search=search or None)
+    usage = await usage_of(view, **asked)
+    values = {"page": page, "search": search, "usage": usage, "retention": retention, "refresh_s": REFRESH_S}
+    return Rendered("topics.html", values, block="figures" if view.is_fragment else "")
 
 
 async def _create(view: View) -> Answer:
@@ -55,11 +59,13 @@ async def _to_records(view: View) -> Answer:
 
 
 async def _described(view: View, **more: object) -> Rendered:
+    name = view.names["topic"]
     start = min(whole_number(view.query.get("from", "").strip()) or 0, PARTITIONS_MAX)
-    topic = await view.api.get("v1", "topics", view.names["topic"], start=start, limit=PARTITIONS_PER_PAGE)
+    topic = await view.api.get("v1", "topics", name, start=start, limit=PARTITIONS_PER_PAGE)
+    usage = await usage_of(view, topic=name)
     known = [each for each in topic["partitions"] if "error" not in each]
     records = sum(each["high_watermark"] - each["log_start_offset"] for each in known)
-    values = {"topic": topic, "records": records, "start": start, "per_page": PARTITIONS_PER_PAGE}
+    values = {"topic": topic, "records": records, "start": start, "per_page": PARTITIONS_PER_PAGE, "usage": usage.get(name)}
     return Rendered("topic.html", {**values, **more})
 
 

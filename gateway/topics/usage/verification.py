@@ -101,6 +101,8 @@ class BucketVerifier:
         while True:
             await self._asked.wait()
             self._asked.clear()
+            if self.state.state != "running":
+                continue  # cancelled before it began
             async with asyncio.TaskGroup() as tasks:
                 self._reading = tasks.create_task(self._verify(self._number), name="verification of the bucket")
             self._reading = None

@@ -20,8 +20,10 @@ class HeldLists(MemoryObjectStore):
         super().__init__()
         self.open = asyncio.Event()
         self.fails = False
+        self.lists = 0
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+        self.lists += 1
         await self.open.wait()
         if self.fails:
             raise Unavailable("the bucket is away")
@@ -76,10 +78,11 @@ def test_a_cancelled_verification_ends_at_once_and_another_may_begin() -> None:
             store.open.set()
             assert await ended(verifying) == "done"
             assert verifying.state.begun_by == "bob"
+            lists = store.lists
             verifying.begin("ann")
             verifying.cancel()
             await asyncio.sleep(10)
-            assert verifying.state.state == "cancelled", "it never began to read"
+            assert (verifying.state.state, store.lists) == ("cancelled", lists), "it never began to read"
 
     run(scenario())
 

@@ -27,7 +27,8 @@ class TelemetrySettings:
     otlp_endpoint: str = ""
     # Share of the requests without a trace for which the broker begins one, from 0 to 1. Requests with a trace keep their own flag.
     otlp_sample: float = 1.0
-    # Price of 1,000 PUTs or LISTs in dollars, by which /metrics estimates costs. Default: S3 Standard, us-east-1, 2026.
+    # Price of 1,000 PUTs or LISTs in dollars, by which /metrics, /v1/costs and the console estimate costs. Default: S3 Standard,
+    # us-east-1, 2026.
     price_1000_writes: float = 0.005
     # Price of 1,000 GETs in dollars.
     price_1000_reads: float = 0.0004

@@ -10,6 +10,7 @@ is asked once in KEPT_S by this one.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -39,7 +40,7 @@ class TopicFigures(NamedTuple):
     bytes_in_per_second: float = 0.0
     bytes_out_per_second: float = 0.0
     # Bytes written a second, minute by minute, the newest last.
-    history: tuple[float, ...] = ()
+    history: Sequence[float] = ()
 
     @property
     def is_of_note(self) -> bool:
@@ -88,16 +89,17 @@ def added_up(usages: Mapping[str, admin_pb2.BrokerUsage], silent: Mapping[str, s
     for usage in usages.values():
         for one in usage.topics:
             topic_id = TopicId(one.topic_id)
-            held = topics.get(topic_id, TopicFigures())
-            topics[topic_id] = TopicFigures(
-                held.partitions + one.partitions,
-                held.segment_bytes + one.segment_bytes,
-                held.parquet_bytes + one.parquet_bytes,
-                held.parquet_files + one.parquet_files,
-                held.bytes_in_per_second + one.bytes_in_per_second,
-                held.bytes_out_per_second + one.bytes_out_per_second,
-                sum_of_histories(held.history, one.history) if held.history else tuple(one.history),
+            found = TopicFigures(
+                one.partitions,
+                one.segment_bytes,
+                one.parquet_bytes,
+                one.parquet_files,
+                one.bytes_in_per_second,
+                one.bytes_out_per_second,
+                array("f", one.history),
             )
+            held = topics.get(topic_id)
+            topics[topic_id] = found if held is None else _sum(held, found)
         for made in usage.requests:
             sums = requests.get((made.operation, made.kind)) or RequestFigures(made.operation, made.kind, 0, 0, 0.0, 0.0)
             requests[made.operation, made.kind] = sums._replace(
@@ -117,6 +119,18 @@ def added_up(usages: Mapping[str, admin_pb2.BrokerUsage], silent: Mapping[str, s
         brokers=tuple(usages),
         silent=dict(silent),
         topics_left_out=sum(usage.topics_left_out for usage in usages.values()),
+    )
+
+
+def _sum(one: TopicFigures, other: TopicFigures) -> TopicFigures:
+    return TopicFigures(
+        one.partitions + other.partitions,
+        one.segment_bytes + other.segment_bytes,
+        one.parquet_bytes + other.parquet_bytes,
+        one.parquet_files + other.parquet_files,
+        one.bytes_in_per_second + other.bytes_in_per_second,
+        one.bytes_out_per_second + other.bytes_out_per_second,
+        sum_of_histories(one.history, other.history),
     )
 
 

@@ -1,7 +1,7 @@
 """Turns counters of bytes by topic into rates over the last minutes. Pure: the caller brings the time.
 
     tick        0    1    2   …  29    now
-    written    [ 3 ][ 0 ][ 7 ]…[ 4 ]    2     ─▶ a ring of bytes a tick, and what came since the last one
+    written    [ 3 ][ 0 ][ 7 ]…[ 4 ]    2     ─▶ a ring of bytes a second, and the bytes since the last tick
 
 Invariant: it follows TOPICS_MAX topics at most, each with 2 × TICKS numbers. A topic that was silent for TICKS ticks is forgotten.
 """
@@ -61,7 +61,8 @@ class TopicRates:
                 self._rings[topic_id] = _Ring()
         slots = [(self._ticks + number) % TICKS for number in range(passed)]
         for topic_id, ring in list(self._rings.items()):
-            written, read = self._written[topic_id] / passed, self._read[topic_id] / passed
+            span_s = passed * TICK_S
+            written, read = self._written[topic_id] / span_s, self._read[topic_id] / span_s
             for slot in slots:
                 ring.written[slot], ring.read[slot] = written, read
             ring.silent_ticks = 0 if written or read else ring.silent_ticks + passed
@@ -85,7 +86,12 @@ class TopicRates:
         span_s = pending_s + ended * TICK_S
         if ring is None:
             return TopicRate(written / span_s, read / span_s, ())
-        slots = [(self._ticks - 1 - back) % TICKS for back in range(min(self._ticks, TICKS))]
-        written += sum(ring.written[slot] for slot in slots[:ended])
-        read += sum(ring.read[slot] for slot in slots[:ended])
-        return TopicRate(written / span_s, read / span_s, tuple(ring.written[slot] / TICK_S for slot in reversed(slots)))
+        in_order = self._in_order(ring.written)
+        written += TICK_S * sum(in_order[-ended:]) if ended else 0.0
+        read += TICK_S * sum(self._in_order(ring.read)[-ended:]) if ended else 0.0
+        return TopicRate(written / span_s, read / span_s, tuple(in_order))
+
+    def _in_order(self, ring: array[float]) -> array[float]:
+        """Returns the ticks of a ring that have ended, the newest last."""
+        newest = self._ticks % TICKS
+        return ring[:newest] if self._ticks < TICKS else ring[newest:] + ring[:newest]

@@ -65,7 +65,10 @@ class KindAnswer(Struct):
 class BucketAnswer(Struct):
     """Says what a listing of the bucket found."""
 
-    age_ms: Annotated[int, Meta(description="How long ago the listing began. Another one begins once this is above 15 minutes.")]
+    age_ms: Annotated[
+        int,
+        Meta(description="How long ago the listing began. Another begins after a minute; with many objects, after up to 15."),
+    ]
     took_ms: int
     requests: Annotated[int, Meta(description="LISTs that it took.")]
     cut: Annotated[list[str], Meta(description="Prefixes with too many objects to list all; their figures are too low.")]
@@ -205,7 +208,7 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
     async def get_storage(
         page_size: PageSize = 0, page_token: str = "", order: Order = "name", topic: OneTopic = ""
     ) -> StorageAnswer:
-        """Says where the bytes of the bucket are: by kind from a listing, at most every 15 minutes, by topic from the leaders."""
+        """Says where the bytes of the bucket are: by kind from a listing that is some minutes old, by topic from the leaders."""
         usage = broker.usage
         report = await usage.storage()
         stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topic)
@@ -246,7 +249,7 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         by_name = {each.name: each for each in made.topics}
         stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topic)
         return CostsAnswer(
-            prices=PricesAnswer(prices.thousand_writes, prices.thousand_reads, prices.gib_month, _note(prices)),
+            prices=PricesAnswer(prices.thousand_writes, prices.thousand_reads, prices.gib_month, _note(broker, prices)),
             measured_seconds_min=report.usage.uptime_min_s,
             measured_seconds_max=report.usage.uptime_max_s,
             topics=[_topic_cost(by_name[each.topic.name]) for each in stored],
@@ -350,7 +353,9 @@ def _topic_cost(cost: TopicCost) -> TopicCostAnswer:
     return TopicCostAnswer(cost.name, cost.dollars, cost.storage_dollars, cost.request_dollars, cost.mean_bytes)
 
 
-def _note(prices: Prices) -> str:
+def _note(broker: BrokerApi, prices: Prices) -> str:
+    if not broker.bucket_url.startswith("s3:"):
+        return f"The bucket is a local directory, which costs none of this. As on {PRICES_NOTE}"
     default = TelemetrySettings()
     is_default = prices == Prices(default.price_1000_writes, default.price_1000_reads, default.price_gib_month)
     return PRICES_NOTE if is_default else "As they were set or asked for. Transfer, tax and tiers are not in them."

@@ -9,7 +9,7 @@ Entry: `UsageService` in service.py; the broker runs it as a task.
 
 Invariants:
 - A request reads memory, and asks the other brokers at most once in some seconds. Only a snapshot lists the bucket: it is made when
-  it is asked for, at most once in SNAPSHOT_AGE_S, and lists at most so many pages.
+  it is asked for, once a minute or more rarely, and lists at most so many pages.
 - Memory is bounded by the number of topics, of which those beyond a bound are counted together.
 - What is not known is left out and named: a silent broker, a snapshot that ended early, a compactor of its own.
 

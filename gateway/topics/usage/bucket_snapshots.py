@@ -1,6 +1,7 @@
-"""Lists the bucket when someone asks for it, at most once in SNAPSHOT_AGE_S, and keeps what it found.
+"""Lists the bucket when someone asks for it, and keeps what it found: for a minute, or for PAGE_AGE_S for each page that it took.
 
-    request ─▶ `latest`, however old; is it older than SNAPSHOT_AGE_S? ─▶ `ask` ─▶ run(): LIST, page after page ─▶ `latest`
+    request ─▶ is `latest` older than that? ─▶ run(): LIST, page after page ─▶ `latest`
+                   └ the older one is answered where the listing takes longer than the request waits
 
 A snapshot of a million objects takes a thousand LISTs, half a cent on S3. Each part of the bucket has a bound of pages, so that
 none keeps the others from being counted; a snapshot that met one says so. Invariant: one listing at a time.
@@ -19,7 +20,9 @@ from metadata.errors import TidelogError
 from segments.bucket.layout import APPOINTMENTS, CLUSTER, PROOFS, STAGED, TOPICS, WAL
 from segments.object_store.interface import ObjectStore
 
-SNAPSHOT_AGE_S: Final = 900.0
+AGE_MIN_S: Final = 60.0
+AGE_MAX_S: Final = 900.0
+PAGE_AGE_S: Final = 6.0
 # After a failure; a request meanwhile gets the older snapshot, with the error.
 RETRY_S: Final = 60.0
 # Pages of a thousand objects that one snapshot lists at most, of each part.
@@ -44,10 +47,9 @@ class BucketSnapshot:
 class BucketSnapshots:
     """Takes snapshots of the bucket. Its owner runs `run()` as a task."""
 
-    def __init__(self, store: ObjectStore, now_ms: Callable[[], int], *, age_s: float = SNAPSHOT_AGE_S) -> None:
+    def __init__(self, store: ObjectStore, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._now_ms = now_ms
-        self._age_s = age_s
         self._asked = asyncio.Event()
         self._done = asyncio.Event()
         self._due_at_s = 0.0
@@ -57,10 +59,12 @@ class BucketSnapshots:
         self.trouble = ""
 
     async def ask(self, *, wait_s: float) -> BucketSnapshot | None:
-        """Returns the latest snapshot, and begins another if it is old. Waits `wait_s` for the first; None: it takes longer."""
-        if not self.is_listing and asyncio.get_running_loop().time() >= self._due_at_s:
+        """Returns the latest snapshot; None before the first. If it is old, begins another, and waits `wait_s` for it."""
+        begins = not self.is_listing and asyncio.get_running_loop().time() >= self._due_at_s
+        if begins:
+            self._done.clear()
             self._asked.set()
-        if self.latest is None and not self.trouble:
+        if begins or (self.latest is None and not self.trouble):
             try:
                 async with asyncio.timeout(wait_s):
                     await self._done.wait()
@@ -78,8 +82,8 @@ class BucketSnapshots:
             try:
                 self.latest = await self._listed()
                 self.trouble = ""
-                # A listing that takes long is made less often.
-                self._due_at_s = clock.time() + max(self._age_s, 20 * self.latest.took_s)
+                age_s = min(AGE_MAX_S, max(AGE_MIN_S, PAGE_AGE_S * self.latest.pages))
+                self._due_at_s = clock.time() + max(age_s, 20 * self.latest.took_s)
             except (TidelogError, TimeoutError) as error:
                 self.trouble = str(error) or f"a LIST took more than {PAGE_TIMEOUT_S:g} s"
                 self._due_at_s = clock.time() + RETRY_S

@@ -25,8 +25,8 @@ from segments.log.session_log import SessionLog
 from segments.object_store.instrumented import BucketMeter
 from segments.object_store.interface import ObjectStore
 
-# How long the first request waits for the first listing; one of a small bucket ends in that time.
-FIRST_LISTING_S: Final = 1.0
+# How long a request waits for the listing that it begins; one of a small bucket ends in that time.
+LISTING_WAIT_S: Final = 0.3
 
 
 class StorageReport(NamedTuple):
@@ -83,7 +83,7 @@ class UsageService:
     async def storage(self) -> StorageReport:
         """Returns where the bytes of all topics are, in the order of their names. Raises Unavailable before topics were read."""
         topics = self._topics.topics()
-        usage, snapshot = await asyncio.gather(self.cluster.read(), self.snapshots.ask(wait_s=FIRST_LISTING_S))
+        usage, snapshot = await asyncio.gather(self.cluster.read(), self.snapshots.ask(wait_s=LISTING_WAIT_S))
         kept = self._kept
         if kept is None or kept.usage is not usage or kept.snapshot is not snapshot or topics != self._kept_topics:
             kept = await self._threads.run(lambda: _joined(topics, usage, snapshot))

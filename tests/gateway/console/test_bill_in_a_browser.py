@@ -87,7 +87,8 @@ def test_the_bill_is_shown_with_its_chart_and_other_prices(watched: Watched) -> 
     look(watched, "bill")
     page.get_by_label("A GiB for a month, $").fill("1000")
     page.get_by_role("button", name="Calculate with these").click()
-    page.get_by_text("As they were set or asked for.").wait_for()
+    page.wait_for_url("**price_gib_month=1000**")
+    assert page.get_by_label("A GiB for a month, $").input_value() == "1000.0"
     page.get_by_role("button", name="Switch between dark and light").click()
     assert page.locator(".plot canvas").count() == 1, "it is drawn again in the other colours"
 

@@ -44,14 +44,39 @@ def test_the_bucket_is_listed_when_it_is_asked_for_and_then_only_when_that_is_ol
         answers = await asyncio.gather(*(snapshots.ask(wait_s=1) for _ in range(20)))
         assert all(answer is not None and answer.tally.total.objects == 1 for answer in answers)
         assert store.lists == len(PARTS)
-        await asyncio.sleep(890)
+        await asyncio.sleep(50)
         await snapshots.ask(wait_s=1)
         assert store.lists == len(PARTS)
         await asyncio.sleep(20)
-        first = await snapshots.ask(wait_s=1)
-        await asyncio.sleep(1)
+        assert await snapshots.ask(wait_s=1) is not answers[0]
         assert store.lists == 2 * len(PARTS)
-        assert snapshots.latest is not first, "the older one was answered meanwhile"
+        await asyncio.sleep(70)
+        store.held = asyncio.Event()
+        older = snapshots.latest
+        assert await snapshots.ask(wait_s=1) is older, "the listing takes longer than the request waits"
+        store.held.set()
+        await asyncio.sleep(1)
+        assert snapshots.latest is not older
+        task.cancel()
+
+    run(scenario())
+
+
+def test_a_bucket_with_many_objects_is_listed_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        store = CountingStore()
+        monkeypatch.setattr("gateway.topics.usage.bucket_snapshots.PAGE_AGE_S", 100.0)
+        snapshots = BucketSnapshots(store, lambda: 5)
+        task = await running(snapshots)
+        await snapshots.ask(wait_s=1)
+        await asyncio.sleep(100 * len(PARTS) - 10)
+        await snapshots.ask(wait_s=1)
+        await asyncio.sleep(5)
+        assert store.lists == len(PARTS)
+        await asyncio.sleep(10)
+        await snapshots.ask(wait_s=1)
+        await asyncio.sleep(5)
+        assert store.lists == 2 * len(PARTS)
         task.cancel()
 
     run(scenario())

@@ -5,7 +5,6 @@ Invariant: every value that a template shows is escaped, unless a template itsel
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,6 @@ import jinja2
 from gateway.console.page import link
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
-# Decimal digits that make three significant ones.
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNT_UNITS: Final = ("", "k", "M", "G", "T")
 _SPANS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -65,8 +63,6 @@ def shown_count(count: float) -> str:
 
 def shown_duration(seconds: float) -> str:
     """Returns a time span in its largest unit: 3.2 h."""
-    if math.isinf(seconds):
-        return "without an end"
     for size, unit in _SPANS:
         if seconds >= size:
             return f"{_three_digits(seconds / size)} {unit}"
@@ -83,7 +79,9 @@ def utc(ms: int) -> str:
 
 def dollars(amount: float) -> str:
     """Returns an amount of dollars with cents, or with two digits where it is below a cent."""
-    return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.2g}"
+    if amount >= 0.01 or not amount:
+        return f"${amount:,.2f}"
+    return f"${amount:.2g}" if amount >= 0.0001 else "< $0.0001"
 
 
 def sparkline(values: Sequence[float], *, width: int = 120, height: int = 24) -> str:

@@ -124,7 +124,6 @@ async def _browse(view: View) -> Answer:
             "download_records": DOWNLOAD_RECORDS,
             "go_on": "_".join(f"{partition}-{offset}" for partition, offset in sorted(found.go_on.items())),
         },
-        block="records" if view.is_fragment else "",
         prepare=lambda: {"records": [shown_record(record, hidden=not view.shows_values) for record in found.records]},
     )
 

@@ -33,7 +33,7 @@ function plot(place) {
       legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(shownTime) }, { ...axis, size: 84, values: (_, ticks) => ticks.map(shownBytes) }],
+      axes: [{ ...axis, incrs: [1, 2, 5, 10].map((minutes) => minutes * MINUTE_S), values: (_, ticks) => ticks.map(shownTime) }, { ...axis, size: 84, values: (_, ticks) => ticks.map(shownBytes) }],
       series: [{}, { stroke: color("--accent"), width: 2, points: { show: false } }],
     },
     [times, values],

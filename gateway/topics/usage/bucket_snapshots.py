@@ -88,6 +88,10 @@ class BucketSnapshots:
                 self.trouble = str(error) or f"a LIST took more than {PAGE_TIMEOUT_S:g} s"
                 self._due_at_s = clock.time() + RETRY_S
                 log.warning("listing the bucket for its usage failed: %s; retrying when it is asked for again", self.trouble)
+            except Exception:  # figures must not end a broker
+                self.trouble = "an internal error, which is in the broker's log"
+                self._due_at_s = clock.time() + RETRY_S
+                log.exception("listing the bucket for its usage failed")
             finally:
                 self.is_listing = False
                 self._done.set()

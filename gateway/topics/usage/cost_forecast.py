@@ -283,8 +283,8 @@ def _later_compaction(basis: CostBasis, now: Forecast) -> list[Change]:
         Change(
             "compaction_due_age_ms",
             "",
-            f"{due_ms / 60_000:g} min",
-            f"{4 * due_ms / 60_000:g} min",
+            f"{due_ms / 60_000:.3g} min",
+            f"{4 * due_ms / 60_000:.3g} min",
             fewer * _price("create", basis.prices),
             "Records are in Parquet later, so reads of them before take more requests, and more memory of compactors.",
         )

@@ -92,7 +92,7 @@ def test_figures_have_three_digits_and_a_unit() -> None:
         "2.00 h",
         "2.31 d",
     ]
-    assert [dollars(amount) for amount in (0, 0.0042, 1234.5)] == ["$0.00", "$0.0042", "$1,234.50"]
+    assert [dollars(amount) for amount in (0, 1e-9, 0.0042, 1234.5)] == ["$0.00", "< $0.0001", "$0.0042", "$1,234.50"]
     assert utc(1_769_860_800_123) == "2026-01-31 12:00:00.123Z"
     assert utc(10**18) == "1000000000000000000 ms"
 

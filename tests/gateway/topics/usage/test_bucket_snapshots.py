@@ -120,6 +120,23 @@ def test_a_bucket_that_is_away_is_said_to_be_and_listed_again_later() -> None:
     run(scenario())
 
 
+def test_a_fault_in_a_listing_ends_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        store = CountingStore()
+        snapshots = BucketSnapshots(store, lambda: 5)
+        task = await running(snapshots)
+        with monkeypatch.context() as patched:
+            patched.setattr("gateway.topics.usage.bucket_snapshots.BucketTally", None)
+            assert await snapshots.ask(wait_s=1) is None
+        assert "internal error" in snapshots.trouble
+        assert not task.done()
+        await asyncio.sleep(61)
+        assert await snapshots.ask(wait_s=1) is not None
+        task.cancel()
+
+    run(scenario())
+
+
 def test_a_part_with_too_many_objects_is_cut_and_the_others_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         store = CountingStore()

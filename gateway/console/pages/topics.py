@@ -35,9 +35,8 @@ async def _home(view: View) -> Answer:
 
 async def _list(view: View) -> Answer:
     search = view.query.get("search", "").strip()
-    asked = {"page_size": PAGE_SIZE, "page_token": view.query.get("page")}
-    page = await view.api.get("v1", "topics", **asked, search=search or None)
-    usage = await usage_of(view, **asked)
+    page = await view.api.get("v1", "topics", page_size=PAGE_SIZE, page_token=view.query.get("page"), search=search or None)
+    usage = await usage_of(view, [topic["name"] for topic in page["topics"]])
     values = {"page": page, "search": search, "usage": usage, "retention": retention, "refresh_s": REFRESH_S}
     return Rendered("topics.html", values, block="figures" if view.is_fragment else "")
 
@@ -62,7 +61,7 @@ async def _described(view: View, **more: object) -> Rendered:
     name = view.names["topic"]
     start = min(whole_number(view.query.get("from", "").strip()) or 0, PARTITIONS_MAX)
     topic = await view.api.get("v1", "topics", name, start=start, limit=PARTITIONS_PER_PAGE)
-    usage = await usage_of(view, topic=name)
+    usage = await usage_of(view, [name])
     known = [each for each in topic["partitions"] if "error" not in each]
     records = sum(each["high_watermark"] - each["log_start_offset"] for each in known)
     values = {"topic": topic, "records": records, "start": start, "per_page": PARTITIONS_PER_PAGE, "usage": usage.get(name)}

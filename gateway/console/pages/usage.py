@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.console.api_client import ApiRefused
@@ -14,11 +14,14 @@ RETENTION_MS: Final = 604_800_000
 REFRESH_S: Final = 15
 
 
-async def usage_of(view: View, **query: str | int | None) -> dict[str, dict[str, Any]]:
-    """Returns the figures of topics by name: storage, rates and costs. `query`: as for both routes. Empty if they are not known."""
+async def usage_of(view: View, topics: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the figures of these topics by name: storage, rates and costs. Empty if they are not known."""
+    if not topics:
+        return {}
+    names, count = ",".join(topics), len(topics)
     try:
-        storage = await view.api.get("v1", "storage", **query)
-        costs = await view.api.get("v1", "costs", **query)
+        storage = await view.api.get("v1", "storage", topics=names, page_size=count)
+        costs = await view.api.get("v1", "costs", topics=names, page_size=count)
     except ApiRefused:
         return {}
     dollars = {each["name"]: each for each in costs["topics"]}

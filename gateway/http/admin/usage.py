@@ -26,7 +26,7 @@ Order = Annotated[
     Literal["name", "bytes"],
     Query(description="bytes: the largest first, of which only the first page is given; name: all, by pages."),
 ]
-OneTopic = Annotated[str, Query(description="Only this topic.")]
+Names = Annotated[str, Query(description="Only these topics: their names, with commas between them. Empty: all.")]
 Price = Annotated[
     float | None, Query(ge=0, le=1e6, allow_inf_nan=False, description="In dollars, in place of the broker's setting.")
 ]
@@ -206,12 +206,12 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
 
     @app.get("/v1/storage", tags=["cluster"])
     async def get_storage(
-        page_size: PageSize = 0, page_token: str = "", order: Order = "name", topic: OneTopic = ""
+        page_size: PageSize = 0, page_token: str = "", order: Order = "name", topics: Names = ""
     ) -> StorageAnswer:
         """Says where the bytes of the bucket are: by kind from a listing that is some minutes old, by topic from the leaders."""
         usage = broker.usage
         report = await usage.storage()
-        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topic)
+        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
         seen = [each.figures for each in report.topics if each.figures.is_of_note and may_see_topic(each.topic.name)]
         return StorageAnswer(
             topics=[_stored(each) for each in stored],
@@ -231,7 +231,7 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         page_size: PageSize = 0,
         page_token: str = "",
         order: Order = "name",
-        topic: OneTopic = "",
+        topics: Names = "",
         price_1000_writes: Price = None,
         price_1000_reads: Price = None,
         price_gib_month: Price = None,
@@ -247,7 +247,7 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         report = await usage.storage()
         made = await usage.costs(report, prices)
         by_name = {each.name: each for each in made.topics}
-        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topic)
+        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
         return CostsAnswer(
             prices=PricesAnswer(prices.thousand_writes, prices.thousand_reads, prices.gib_month, _note(broker, prices)),
             measured_seconds_min=report.usage.uptime_min_s,
@@ -281,7 +281,8 @@ def _page(report: StorageReport, *, page_size: int, page_token: str, order: str,
     """Returns a page of the topics that the caller may see, and the token of the next one."""
     if order == "bytes" and page_token:
         raise InvalidArgument("page_token belongs to order=name", hint="Topics by bytes have one page: raise page_size.")
-    seen = (each for each in report.topics if (not only or each.topic.name == only) and may_see_topic(each.topic.name))
+    names = set(only.split(",")) if only else None
+    seen = (each for each in report.topics if (names is None or each.topic.name in names) and may_see_topic(each.topic.name))
     if order == "bytes":
         return sorted(seen, key=lambda each: (-each.bytes, each.topic.name))[: page_size or _PAGE_SIZE], ""
     by_name = {each.topic.name: each for each in seen}

@@ -55,8 +55,10 @@ def test_topics_come_by_pages_or_the_largest_first(tmp_path: Path) -> None:
             assert ([each["name"] for each in second["topics"]], second["next_page_token"]) == (["single"], "")
             largest = (await client.get(f"/v1/{route}?page_size=1&order=bytes")).json
             assert [each["name"] for each in largest["topics"]] == ["single"]
-            assert [each["name"] for each in (await client.get(f"/v1/{route}?topic=single")).json["topics"]] == ["single"]
-            for query in ("order=size", "order=bytes&page_token=x", "page_size=1001", "topics=x"):
+            assert [each["name"] for each in (await client.get(f"/v1/{route}?topics=single")).json["topics"]] == ["single"]
+            both = (await client.get(f"/v1/{route}?topics=single,orders,none")).json["topics"]
+            assert [each["name"] for each in both] == ["orders", "single"]
+            for query in ("order=size", "order=bytes&page_token=x", "page_size=1001", "topic=x"):
                 assert (await client.get(f"/v1/{route}?{query}")).status == 400
 
     serve(tmp_path, scenario)
@@ -115,7 +117,7 @@ def test_readers_see_their_topics_and_nothing_of_the_whole_bucket(tmp_path: Path
             assert [each["name"] for each in found["topics"]] == ["orders"]
             assert found.get("bucket") is None
             assert found.get("cluster") is None
-            assert (await broker.http.ask("GET", f"/v1/{route}?topic=salaries", headers=key)).json["topics"] == []
+            assert (await broker.http.ask("GET", f"/v1/{route}?topics=salaries", headers=key)).json["topics"] == []
             assert (await broker.http.ask("GET", f"/v1/{route}")).status == 401
         for method in ("GET", "POST", "DELETE"):
             assert (await broker.http.ask(method, "/v1/verification", headers=key)).status == 403

@@ -46,16 +46,18 @@ class ManifestFollower:
         *,
         check_not_sealed: Callable[[], Awaitable[None]],
         on_deletion: Callable[[TopicPartition, int], None],
+        changed: Callable[[TopicPartition], None],
         spawn: Callable[[Coroutine[Any, Any, _Adopted]], asyncio.Task[_Adopted]],
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
     ) -> None:
         """`on_deletion` is called with the version of each manifest that DeleteRecords sent to the bucket, unless that certainly
-        does not count. It must not block."""
+        does not count, `changed` with each partition whose manifest was adopted. Both must not block."""
         self._store = store
         self._partitions = partitions
         self._check_not_sealed = check_not_sealed
         self._on_deletion = on_deletion
+        self._changed = changed
         self._spawn = spawn
         self._new_writer = new_writer
         self._now_ms = now_ms
@@ -91,6 +93,7 @@ class ManifestFollower:
             return False
         led.history = HistoryIndex(manifest, topic)
         self.settle(led)
+        self._changed(manifest.topic_partition)
         return True
 
     @staticmethod

@@ -36,6 +36,7 @@ from segments.partition.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom
 from segments.read.disk_cache import DiskCache
 from segments.read.log_reader import FetchTarget as FetchTarget  # what `reads.fetch` takes
 from segments.read.read_path import ReadPath
+from segments.read.reader_notifier import ReaderNotifier
 from segments.read.tail_cache import BATCH_MEMORY_BYTES
 from segments.records.batch import parse_header, stamp, with_log_append_time
 from segments.records.header import BatchHeader
@@ -111,12 +112,14 @@ class SessionLog:
             bucket_state=bucket_state,
         )
         self.leadership = LeadershipCheck(self.writer, guard or SoleLeader(), self._spawn, timeout_s=settings.put_timeout_ms / 1000)
-        self.partitions = LeaderPartitions(check_open=self.writer.check_open)
+        notifier = ReaderNotifier()
+        self.partitions = LeaderPartitions(check_open=self.writer.check_open, changed=notifier.wake)
         self.manifests = ManifestFollower(
             store,
             self.partitions,
             check_not_sealed=self.leadership.check_not_sealed,
             on_deletion=on_deletion,
+            changed=notifier.wake,
             spawn=self._spawn,
             new_writer=new_writer,
             now_ms=now_ms,
@@ -129,6 +132,7 @@ class SessionLog:
             adopt_newest=self.manifests.adopt_newest,
             verify_leadership=self.leadership.verify,
             counters=self.counters,
+            notifier=notifier,
             disk=disk,
         )
 
@@ -174,16 +178,16 @@ class SessionLog:
         Raises SessionFenced when the session ends before, NoLeader when the session leads the partition no more, and Unavailable
         when it was resumed, because a busy partition is never all committed.
         """
-        with self.reads.news_of([partition]) as woken:
+        with self.reads.news_of([partition]) as news:
             while True:
-                woken.clear()
+                news.woken.clear()
                 led = self.partitions.at(partition)
                 if not self.partitions.is_paused(partition):
                     raise Unavailable(f"{partition} is to be handed over no more: it takes batches again")
                 bounds = led.log.bounds
                 if bounds.high_watermark == bounds.end_offset:
                     return Released(self.writer.committed_to, led.runs.sessions)
-                await woken.wait()
+                await news.woken.wait()
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

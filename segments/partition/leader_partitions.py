@@ -23,9 +23,13 @@ from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex
 class LeaderPartitions:
     """Holds the partitions that one session leads. Requests look a partition up by purpose: `at`, `readable` or `writable`."""
 
-    def __init__(self, *, check_open: Callable[[], None]) -> None:
-        """`check_open` raises where the session has ended: then it leads nothing."""
+    def __init__(
+        self, *, check_open: Callable[[], None], changed: Callable[[TopicPartition], None] = lambda partition: None
+    ) -> None:
+        """`check_open` raises where the session has ended: then it leads nothing. `changed` is called with each partition for which
+        `at` or `readable` answer differently from now on. It must not block."""
         self._check_open = check_open
+        self._changed = changed
         self._led: dict[TopicPartition, LeaderPartition] = {}
         self._damaged: dict[TopicPartition, Corrupt] = {}
         self._paused: set[TopicPartition] = set()
@@ -55,6 +59,7 @@ class LeaderPartitions:
     def add(self, partition: TopicPartition, led: LeaderPartition) -> None:
         assert partition not in self._led, f"{partition} is led already"
         self._led[partition] = led
+        self._changed(partition)
 
     def pause(self, partition: TopicPartition) -> None:
         """Takes no more batches for a partition that is to be handed over, not even if the session leads it only later.
@@ -71,22 +76,27 @@ class LeaderPartitions:
 
         From now on another broker may lead them, and commit records that are not known here.
         """
-        self._without_reads.update(partitions)
+        for partition in partitions:
+            self._without_reads.add(partition)
+            self._changed(partition)
 
     def resume(self, partition: TopicPartition) -> None:
         """Takes batches and serves readers again."""
         self._paused.discard(partition)
         self._without_reads.discard(partition)
+        self._changed(partition)
 
     def mark_damaged(self, partition: TopicPartition, error: Corrupt) -> None:
         """Answers every request for a partition that the session can't lead with what is wrong with it."""
         self._damaged[partition] = error
+        self._changed(partition)
 
     def remove(self, partition: TopicPartition) -> LeaderPartition | None:
         """Returns the partition, or None where the session did not lead it."""
         self._damaged.pop(partition, None)
+        led = self._led.pop(partition, None)
         self.resume(partition)
-        return self._led.pop(partition, None)
+        return led
 
     def get(self, partition: TopicPartition) -> LeaderPartition | None:
         return self._led.get(partition)

@@ -33,6 +33,7 @@ from segments.object_store.interface import ObjectStore
 from segments.partition.leader_partitions import LeaderPartition
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
+from segments.read.reader_notifier import News
 from segments.read.record_locations import LeaderSnapshot, partition_of_snapshot
 from segments.read.tail_cache import TailCache
 from segments.shared_errors import copy_of
@@ -97,7 +98,7 @@ class FollowerReader:
         return await self._reader.fetch(
             targets,
             lambda partition: partitions[partition].known_now(),
-            asyncio.Event(),
+            News(),
             bytes_max=bytes_max,
             bytes_min=0,
             wait_ms_max=0,

@@ -1,8 +1,9 @@
 """Reads committed records of partitions that this broker leads: from the tail cache, or from segments or Parquet files.
 
     check all partitions, in memory only ─▶ enough? ─▶ answer; records that are still being read come with the next fetch
-              ▲                               └ no: wait for a commit, for a read to arrive, or for the deadline ─┐
-              └───────────────────────────────────────────────────────────────────────────────────────────────────┘
+                                              └ no: wait for news, for a read to arrive, or for the deadline ─┐
+                 ▲                                                                                            │
+                 └─ check again those with news, and those that were not at their end (due_lookups.py) ◀──────┘
 
 So a slow read of one partition's history never delays the newest records of others. fetch_plan.py decides what to read;
 cached_run.py and cached_row_group.py hold what was read. If an object is missing, the reader first loads the newest manifest, since
@@ -28,10 +29,13 @@ from segments.counters import LogCounters
 from segments.history.index import RowGroupLocation
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
+from segments.partition.partition_log import NO_EPOCH
 from segments.read.cached_row_group import CachedRowGroup
+from segments.read.due_lookups import DueLookups
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.read.fetch_reads import FetchReads
 from segments.read.read_cache import CachedBlock, Location, OnGone, ReadCache
+from segments.read.reader_notifier import News
 from segments.read.record_locations import RecordLocations, located
 from segments.read.record_lookup import AdoptNewest
 from segments.read.tail_cache import TailCache
@@ -87,6 +91,8 @@ class FetchResult(NamedTuple):
         return [empty_batch(offset, self.next_offset)] if self.passes_gap(offset) else self.batches
 
 
+# Stands for an answer before the first check.
+_UNREAD: Final = FetchResult([], 0, Offset(0), Offset(0), Offset(0), NO_EPOCH)
 # Ends of answers that are remembered to recognise sequential readers.
 READERS_MAX: Final = 10_000
 
@@ -113,7 +119,7 @@ class LogReader:
         self,
         targets: Sequence[FetchTarget],
         led_at: Callable[[TopicPartition], LeaderPartition],
-        woken: asyncio.Event,
+        news: News,
         *,
         bytes_max: int,
         bytes_min: int,
@@ -125,21 +131,42 @@ class LogReader:
         unless the only records are still being read from the bucket. The first target with records in memory gets at least one
         batch, however large. A gap up to the high watermark (key compaction) counts as no records, but `next_offset` passes it.
 
-        Each check calls `led_at` again. The caller sets `woken` after a commit.
+        Each check calls `led_at` again. If the caller adds all `news` of the targets, only targets with news, and those that were
+        not at their end, are checked again; else all are.
         """
         clock = asyncio.get_running_loop()
-        deadline_s = clock.time() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
+        began_s = clock.time()
+        deadline_s = began_s + (wait_ms_max / 1000 if bytes_min > 0 else 0)
+        answers: list[FetchResult | TidelogError] = [_UNREAD] * len(targets)
+        due = DueLookups(range(len(targets)))
+        indexes: dict[TopicPartition, list[int]] = {}
+        woken = news.woken
         with FetchReads(self._read_cache, bytes_max=bytes_max, woken=woken) as reads:
             while True:
                 woken.clear()
-                lookups = self._look_up_all(targets, led_at, bytes_max, reads)
+                if not news.is_watched:
+                    due.mark_all()
+                for partition in news.take():
+                    for index in indexes.get(partition, ()):
+                        due.mark(index)
+                taken = due.take()
+                lookups = self._look_up_all([targets[index] for index in taken], led_at, bytes_max, reads)
+                for index, lookup in zip(taken, lookups, strict=True):
+                    answers[index] = lookup.fetched if isinstance(lookup, _Lookup) else lookup
+                    if not isinstance(lookup, _Lookup) or lookup.target.offset != lookup.fetched.high_watermark:
+                        due.mark(index)
                 is_late = deadline_s <= clock.time()
                 is_answer = _is_enough(lookups, reads, bytes_min) or (is_late and not _may_come(lookups, reads))
                 if is_answer and not reads.owes and not woken.is_set():
                     self._read_ahead(lookups)
                     if bytes_max > 1:  # else the caller only asks whether there are records
                         self._count(lookups)
-                    return [lookup.fetched if isinstance(lookup, _Lookup) else lookup for lookup in lookups]
+                    if wait_ms_max:
+                        self._note_delivery(lookups, began_s=began_s, now_s=clock.time())
+                    return answers
+                if not indexes and news.is_watched:
+                    for index, target in enumerate(targets):
+                        indexes.setdefault(target.partition, []).append(index)
                 reads.wait_for(lookup.missing[0] for lookup in lookups if isinstance(lookup, _Lookup) and lookup.missing)
                 try:
                     async with asyncio.timeout_at(None if is_late else deadline_s):
@@ -266,6 +293,12 @@ class LogReader:
             if lookup.fetched.located is None:
                 self._counters.hot_bytes += lookup.hot_bytes
                 self._counters.cold_bytes += lookup.fetched.size_bytes - lookup.hot_bytes
+
+    def _note_delivery(self, lookups: Sequence[_Lookup | TidelogError], *, began_s: float, now_s: float) -> None:
+        """Measures how long records took from the producer to a reader that waited for them."""
+        for lookup in lookups:
+            if isinstance(lookup, _Lookup) and lookup.fetched.size_bytes and lookup.led.committed_at_s > began_s:
+                self._counters.delivery_seconds.observe(now_s - lookup.led.taken_at_s)
 
     # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 

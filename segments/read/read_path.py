@@ -11,8 +11,8 @@ other broker may lead in this session's place. Waiters are woken in the order in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from metadata.errors import NoLeader, TidelogError
@@ -26,6 +26,7 @@ from segments.read.disk_cache import DiskCache
 from segments.read.follower_reader import FollowerReader
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
+from segments.read.reader_notifier import News, ReaderNotifier
 from segments.read.record_lookup import Explanation, FoundRecord, RecordLookup
 from segments.read.tail_cache import TailCache
 from segments.settings import SegmentSettings
@@ -54,6 +55,7 @@ class ReadPath:
         adopt_newest: Callable[[TopicPartition], Awaitable[bool]],
         verify_leadership: Callable[[], Awaitable[None]],
         counters: LogCounters,
+        notifier: ReaderNotifier,
         disk: DiskCache | None = None,
     ) -> None:
         """`adopt_newest` is ManifestFollower's, `verify_leadership` LeadershipCheck.verify. `disk` keeps what was read from the
@@ -61,7 +63,8 @@ class ReadPath:
         self._partitions = partitions
         self._verify_leadership = verify_leadership
         self._counters = counters
-        self._waiting = ReaderNotifier()
+        # Wakes readers; it outlives nothing of this session's records, so that a client's session may refer to it.
+        self.notifier = notifier
         self._tail_cache = TailCache(settings.tail_cache_bytes_max)
         self._read_cache = ReadCache(
             store,
@@ -87,26 +90,16 @@ class ReadPath:
         What is in memory is answered first: a target whose history is still read from the bucket is left out when the others have
         `bytes_min` bytes, and found by the next fetch. Otherwise waits up to `wait_ms_max` for new records: see LogReader.fetch.
         """
-        began_s = asyncio.get_running_loop().time()
-        with self._waiting.at(target.partition for target in targets) as woken:
+        may_wait = bytes_min > 0 and wait_ms_max > 0
+        with self.notifier.at(target.partition for target in targets) if may_wait else nullcontext(News()) as news:
             answers = await self._reader.fetch(
-                targets, self._partitions.readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+                targets, self._partitions.readable, news, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
             )
         try:
             await self._verify_leadership()  # after the wait: the high watermark is true now, not as of its beginning
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
-        if wait_ms_max:
-            self._note_delivery(targets, answers, began_s)
         return answers
-
-    def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[FetchResult | TidelogError], began_s: float) -> None:
-        """Measures how long records took from the producer to a reader that waited for them."""
-        for target, answer in zip(targets, answers, strict=True):
-            if isinstance(answer, FetchResult) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
-                led = self._partitions.get(target.partition)
-                if led is not None and led.committed_at_s == answer.committed_at_s:
-                    self._counters.delivery_seconds.observe(asyncio.get_running_loop().time() - led.taken_at_s)
 
     async def bounds_of(self, partitions: Iterable[TopicPartition]) -> list[Bounds | TidelogError]:
         """Returns the bounds of each partition for readers; the error of a partition stands in its place.
@@ -159,26 +152,26 @@ class ReadPath:
         """Explains a record as RecordLookup.explain does."""
         return await self._lookup.explain(self._partitions.at(partition), offset)
 
-    def news_of(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[asyncio.Event]:
-        """Returns an event that is set whenever records of a partition were committed, or one was dropped."""
-        return self._waiting.at(partitions)
+    def news_of(self, partitions: Iterable[TopicPartition]) -> AbstractContextManager[News]:
+        """Returns the news of the partitions: commits, and changes of the leadership or the log start."""
+        return self.notifier.at(partitions)
 
     def committed(self, partition: TopicPartition, batches: list[StampedBatch]) -> None:
         """Makes the batches of a committed segment readable."""
         self._tail_cache.add(partition, batches)
-        self._waiting.wake(partition)
+        self.notifier.wake(partition)
 
     def drop(self, partition: TopicPartition) -> None:
         """Forgets the batches of a partition that the session leads no more, and wakes its readers."""
         self._tail_cache.drop(partition)
-        self._waiting.wake(partition)
+        self.notifier.wake(partition)
 
     # ── figures, from any thread ────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def readers_waiting(self) -> int:
         """Returns the partitions for which a reader waits."""
-        return len(self._waiting)
+        return len(self.notifier)
 
     @property
     def tail_cache_bytes(self) -> int:
@@ -187,39 +180,3 @@ class ReadPath:
     @property
     def read_cache_bytes(self) -> int:
         return self._read_cache.bytes_used
-
-
-class ReaderNotifier:
-    """Wakes those that wait for news of a partition: readers for new records, a handover for the last commit.
-
-    It keeps nothing of a partition without waiters.
-    """
-
-    def __init__(self) -> None:
-        self._woken: dict[TopicPartition, dict[asyncio.Event, None]] = {}
-
-    def __len__(self) -> int:
-        """Partitions for which a reader waits."""
-        return len(self._woken)
-
-    @contextmanager
-    def at(self, partitions: Iterable[TopicPartition]) -> Iterator[asyncio.Event]:
-        """Yields an event that is set whenever there is something new of any of the partitions."""
-        woken, watched = asyncio.Event(), list(partitions)
-        for partition in watched:
-            self._woken.setdefault(partition, {})[woken] = None
-        try:
-            yield woken
-        finally:
-            for partition in watched:
-                self._forget(partition, woken)
-
-    def wake(self, partition: TopicPartition) -> None:
-        for woken in self._woken.get(partition, ()):
-            woken.set()
-
-    def _forget(self, partition: TopicPartition, woken: asyncio.Event) -> None:
-        waiting = self._woken.get(partition, {})
-        waiting.pop(woken, None)
-        if not waiting:
-            self._woken.pop(partition, None)

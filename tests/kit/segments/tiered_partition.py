@@ -24,6 +24,7 @@ from segments.partition.producer_state import ProducerStates
 from segments.read.disk_cache import DiskCache
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
+from segments.read.reader_notifier import News
 from segments.read.record_lookup import RecordLookup
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
 from segments.records.batch import split_batches
@@ -201,7 +202,7 @@ class TieredPartition:
         (answer,) = await reader.fetch(
             [FetchTarget(self.partition, offset, bytes_max)],
             lambda _: self.led,
-            asyncio.Event(),
+            News(),
             bytes_max=bytes_max,
             bytes_min=1,
             wait_ms_max=wait_ms_max,

@@ -18,6 +18,7 @@ from segments.history.manifest import Manifest, encode_manifest
 from segments.read import follower_reader
 from segments.read.follower_reader import FollowerReader, LocatedTarget
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
+from segments.read.reader_notifier import News
 from segments.read.record_locations import LeaderSnapshot
 from tests.kit.segments.batches import ORDERS, batch_of
 from tests.kit.segments.scripted_store import slow
@@ -41,7 +42,7 @@ class Pair:
         (answer,) = await self.leader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max, locations_bytes_min=1)],
             lambda _: self.partition.led,
-            asyncio.Event(),
+            News(),
             bytes_max=bytes_max,
             bytes_min=1,
             wait_ms_max=0,
@@ -144,7 +145,7 @@ def test_a_fetch_that_waits_for_more_bytes_receives_locations_at_its_deadline() 
             (answer,) = await pair.leader.fetch(
                 [target],
                 lambda _: partition.led,
-                asyncio.Event(),
+                News(),
                 bytes_max=EVERYTHING,
                 bytes_min=bytes_min,
                 wait_ms_max=500,

@@ -15,6 +15,7 @@ from segments.byte_budget import ByteBudget
 from segments.history.index import HistoryIndex
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
+from segments.read.reader_notifier import News
 from segments.read.tail_cache import TailCache
 from segments.records.batch import NO_LEADER_EPOCH, empty_batch, parse_header, split_batches
 from tests.kit.segments.batches import ORDERS, batch_of
@@ -116,7 +117,7 @@ def test_a_consumer_of_several_partitions_arrives_at_the_end_of_each(data: st.Da
                 found = await reader.fetch(
                     [FetchTarget(topic_partition, positions[topic_partition], bytes_max) for topic_partition in order],
                     lambda topic_partition: partitions[topic_partition].led,
-                    asyncio.Event(),
+                    News(),
                     bytes_max=bytes_max,
                     bytes_min=1,
                     wait_ms_max=0,

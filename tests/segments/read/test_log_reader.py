@@ -21,6 +21,7 @@ from segments.read import log_reader
 from segments.read.fetch_plan import FetchPart, plan_fetch
 from segments.read.log_reader import FetchResult, FetchTarget, LogReader
 from segments.read.read_cache import ReadCache
+from segments.read.reader_notifier import News
 from segments.read.record_lookup import Explanation, RecordLookup, TimestampedOffset
 from segments.read.tail_cache import BATCH_MEMORY_BYTES, TailCache
 from segments.records.batch import parse_header, with_log_append_time
@@ -104,7 +105,7 @@ class Partition:
         (answer,) = await reader.fetch(
             [FetchTarget(ORDERS, offset, bytes_max)],
             lambda _: self.led,
-            asyncio.Event(),
+            News(),
             bytes_max=bytes_max,
             bytes_min=1,
             wait_ms_max=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segments.read.read_path import ReaderNotifier
+from segments.read.reader_notifier import ReaderNotifier
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
@@ -10,10 +10,10 @@ def test_news_of_a_partition_wake_those_who_wait_for_it_and_no_other() -> None:
     waiting = ReaderNotifier()
     with waiting.at([ORDERS, PAYMENTS]) as both, waiting.at([ORDERS]) as one:
         waiting.wake(PAYMENTS)
-        assert (both.is_set(), one.is_set()) == (True, False)
-        both.clear()
+        assert (both.take(), one.take()) == ({PAYMENTS}, set())
         waiting.wake(ORDERS)
-        assert (both.is_set(), one.is_set()) == (True, True)
+        assert (both.take(), one.take()) == ({ORDERS}, {ORDERS})
+        assert (both.woken.is_set(), both.take()) == (True, set())
 
 
 def test_nothing_is_kept_of_those_who_have_gone_whatever_they_asked_for_twice() -> None:

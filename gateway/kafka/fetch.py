@@ -7,7 +7,13 @@ Clients advance only by batches: the next offset is the last one of a batch + 1.
 batch covers the gap (FetchResult.batches_from).
 
 fetch_sessions.py decides which partitions a fetch reads, and which of them its answer names (KIP-227). The answer to a full fetch
-has all partitions, in the order of the request.
+has all partitions, in the order of the request. Of a session whose partitions this broker leads, only those are looked up that may
+have news:
+
+    partitions that are due ─▶ look up ─▶ enough? ─▶ answer
+             ▲                              ├ no, all are at their end: wait for news of any partition of the session ─┐
+             └──────────────────────────────┼──────────────────────────────────────────────────────────────────────────┘
+                                            └ no, some have too few records, or are being read: as without a session
 
 Invariants: no offset at or above the high watermark is answered. An error of one partition delays no other. The buffers of an
 answer are counted until the client has received them."""
@@ -23,7 +29,7 @@ from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, fetch_code
-from gateway.kafka.fetch_sessions import SESSION_ID_MAX, AskedPartition, FetchPlan, FetchSessions, Owner
+from gateway.kafka.fetch_sessions import SESSION_ID_MAX, AskedPartition, FetchPlan, FetchSessions, Owner, SessionWatch, key_of
 from gateway.kafka.leaders import KafkaLeaders
 from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.hot_messages import (
@@ -44,6 +50,7 @@ from metadata.errors import NotLeader, Stopping, Throttled, TidelogError, Unknow
 from metadata.model import Offset, TopicId, TopicPartition
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
+from segments.read.reader_notifier import ReaderNotifier
 from segments.wal.run_index import NO_EPOCH_END, EpochEnd
 
 # From this version on topics are named by their ids.
@@ -95,10 +102,16 @@ class KafkaFetch:
 
     async def _fetched(self, call: KafkaCall, request: FetchRequest, plan: FetchPlan, *, began_s: float) -> FetchResponse:
         log = self._broker.cluster_log
-        asked = [self._asked(call, each, request, log) for each in plan.partitions]
+        ends_s = began_s + max(0, min(request.max_wait_ms, self._broker.settings.fetch_wait_ms_max)) / 1000
         reservation = self.room.reserve()
         call.release = lambda: reservation.keep(0)
-        answers = await self._found(call, request, asked, reservation, log)
+        watch = self._watch(call, request, plan)
+        due = await self._found_of_due(call, request, plan, watch, reservation, ends_s) if watch is not None else None
+        if due is None:
+            asked = self._asked_of(call, request, plan.take_all(), watch)
+            answers = await self._found(call, request, asked, reservation, log, ends_s)
+        else:
+            asked, answers = due
         diverging = await self._diverging(asked, answers, log)
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
         data = [
@@ -106,9 +119,26 @@ class KafkaFetch:
             for at, (each, answer) in enumerate(zip(asked, answers, strict=True))
         ]
         self._count(answers, asked, began_s=began_s, could_wait=request.max_wait_ms > 0)
-        response = plan.answer(data, now_s=asyncio.get_running_loop().time())
+        at_rest = [
+            each.preferred is None and at not in diverging and _is_at_end(each.request.fetch_offset, answer)
+            for at, (each, answer) in enumerate(zip(asked, answers, strict=True))
+        ]
+        response = plan.answer(data, now_s=asyncio.get_running_loop().time(), at_rest=at_rest)
         response.node_endpoints = list(nodes.values())
         return response
+
+    def _asked_of(
+        self, call: KafkaCall, request: FetchRequest, partitions: Sequence[AskedPartition], watch: SessionWatch | None
+    ) -> list[_Asked]:
+        """Returns the ranges to read. The watch follows the partitions, so that it misses no news after this."""
+        log = self._broker.cluster_log
+        asked = [self._asked(call, each, request, log) for each in partitions]
+        if watch is not None:
+            for each, found in zip(partitions, asked, strict=True):
+                watch.follow(key_of(each), found.partition)
+            if call.authorized is not None:
+                watch.granted |= call.authorized.granted
+        return asked
 
     def _asked(self, call: KafkaCall, asked: AskedPartition, request: FetchRequest, log: LogService) -> _Asked:
         name, topic_id, partition = asked
@@ -130,7 +160,13 @@ class KafkaFetch:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _found(
-        self, call: KafkaCall, request: FetchRequest, asked: Sequence[_Asked], reservation: Reservation, log: LogService
+        self,
+        call: KafkaCall,
+        request: FetchRequest,
+        asked: Sequence[_Asked],
+        reservation: Reservation,
+        log: LogService,
+        ends_s: float,
     ) -> list[Found]:
         """Returns an answer for each partition, as far as there is memory; `reservation` then holds the memory of the batches."""
         sent_on = [each.target for each in asked if each.preferred is not None and isinstance(each.target, FetchTarget)]
@@ -140,7 +176,7 @@ class KafkaFetch:
         has_news = len(reads) < len(asked)  # an error, or another broker to read from: the client learns it at once
         bounds = iter(await self._bounds(sent_on, log))
         try:
-            found = iter(await self._read(call, request, reads, reservation, source, has_news=has_news) if reads else ())
+            found = iter(await self._read(call, request, reads, reservation, source, ends_s, has_news=has_news) if reads else ())
         except TidelogError as error:
             found = iter([error.with_traceback(None)] * len(reads))
         return [
@@ -155,15 +191,15 @@ class KafkaFetch:
         targets: Sequence[FetchTarget],
         reservation: Reservation,
         log: LogService,
+        ends_s: float,
         *,
         has_news: bool,
     ) -> list[Found]:
         settings = self._broker.settings
         bytes_max = max(1, min(request.max_bytes, settings.fetch_bytes_max))
         bytes_min = max(1, min(request.min_bytes, bytes_max))
-        wait_ms = max(0, min(request.max_wait_ms, settings.fetch_wait_ms_max))
         loop = asyncio.get_running_loop()
-        ends_s = loop.time() + wait_ms / 1000
+        wait_ms = max(0.0, 1000 * (ends_s - loop.time())) if request.max_wait_ms > 0 else 0
         if reservation.ask_now(bytes_max, bytes_least=settings.message_bytes_max):
             found = await log.fetch(targets, bytes_max=reservation.bytes_held, bytes_min=0)
             if has_news or not wait_ms or call.connection.others_wait or _is_enough(targets, found, bytes_min):
@@ -187,6 +223,75 @@ class KafkaFetch:
         found = await log.fetch(targets, bytes_max=reservation.bytes_held, bytes_min=0)
         reservation.keep(_bytes_in(found))
         return found
+
+    async def _found_of_due(
+        self,
+        call: KafkaCall,
+        request: FetchRequest,
+        plan: FetchPlan,
+        watch: SessionWatch,
+        reservation: Reservation,
+        ends_s: float,
+    ) -> tuple[list[_Asked], list[Found]] | None:
+        """Returns what a fetch within a session looked up, and the answers; None if all partitions of it must be looked up."""
+        settings = self._broker.settings
+        bytes_max = max(1, min(request.max_bytes, settings.fetch_bytes_max))
+        bytes_min = max(1, min(request.min_bytes, bytes_max))
+        must_answer = request.max_wait_ms <= 0
+        while self._notifier() is watch.notifier and not watch.is_closed:
+            asked = self._asked_of(call, request, plan.take_due(watch), watch)
+            reads = [each.target for each in asked if isinstance(each.target, FetchTarget)]
+            found: list[Found] = []
+            try:
+                if not reads:
+                    await self._broker.log.leadership.verify()
+                elif not reservation.ask_now(bytes_max, bytes_least=settings.message_bytes_max):
+                    return None
+                else:
+                    found = await self._broker.local_log.fetch(reads, bytes_max=reservation.bytes_held, bytes_min=0)
+            except TidelogError:
+                reservation.keep(0)
+                return None  # all partitions have this error
+            must_answer |= len(reads) < len(asked) or call.connection.others_wait or _is_enough(reads, found, bytes_min)
+            if must_answer:
+                reservation.keep(_bytes_in(found))
+                results = iter(found)
+                return asked, [next(results) if isinstance(each.target, FetchTarget) else each.target for each in asked]
+            reservation.keep(0)
+            if not all(_is_at_end(target.offset, each) for target, each in zip(reads, found, strict=True)):
+                return None
+            del found
+            try:
+                async with self._waits.until_stop(), asyncio.timeout_at(ends_s) as poll:
+                    with call.connection.polling(poll):
+                        await watch.woken()
+            except (TimeoutError, Stopping):
+                must_answer = True
+        return None
+
+    def _watch(self, call: KafkaCall, request: FetchRequest, plan: FetchPlan) -> SessionWatch | None:
+        """Returns the watch of the fetch's session. None without a session, or if other brokers may answer for this one."""
+        session, guard = plan.session, self._broker.guard
+        if session is None:
+            return None
+        notifier = self._notifier()
+        if notifier is None or request.rack_id or call.connection.listener.route is not Route.DIRECT:
+            session.replace_watch(None)
+            return None
+        stamp = () if guard is None or call.authorized is None else (call.authorized.caller, guard.cache.version)
+        if session.watch is None or not session.watch.is_good(notifier, stamp):
+            session.replace_watch(SessionWatch(notifier, session.partitions, stamp=stamp))
+        assert session.watch is not None
+        if call.authorized is not None:
+            call.authorized.granted |= session.watch.granted
+        return session.watch
+
+    def _notifier(self) -> ReaderNotifier | None:
+        """Returns the notifier of the broker's present session; None while it has none."""
+        try:
+            return self._broker.log.reads.notifier
+        except TidelogError:
+            return None
 
     async def _bounds(self, targets: Sequence[FetchTarget], log: LogService) -> list[Found]:
         """Returns answers without records, for partitions that the client should read from another broker."""
@@ -289,6 +394,11 @@ def _is_enough(targets: Sequence[FetchTarget], found: Sequence[Found], bytes_min
     return any(
         isinstance(each, TidelogError) or each.passes_gap(target.offset) for target, each in zip(targets, found, strict=True)
     )
+
+
+def _is_at_end(offset: int, found: Found) -> bool:
+    """Returns whether the partition has nothing behind the offset, so that only news of it can change the answer."""
+    return isinstance(found, FetchResult) and found.high_watermark == offset
 
 
 def _without_records(target: FetchTarget, found: Found) -> Found:

@@ -8,6 +8,12 @@
 An incremental answer names a partition if it has records or an error, if its high watermark or log start offset moved, or if the
 client has to read elsewhere. Partitions that had records go to the end of their session, so that the next read begins with others.
 
+A session may have a watch: then an incremental fetch looks up only the partitions that are due.
+
+    changes by the client, news of the log ─▶ due ─▶ take: one fetch looks them up ─▶ answered at their end: at rest
+                                               ▲                                  └▶ records, an error, left out, no answer ─┐
+                                               └─────────────────────────────────────────────────────────────────────────────┘
+
 Sessions and their partitions take memory, so the cache bounds both numbers. A full cache closes a session that was not used for
 EVICTION_S, else one of that age with fewer partitions than the new one. A client without a session sends full fetches.
 
@@ -18,10 +24,11 @@ session learns the same as from full fetches.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from gateway.access.authorization import GRANTED_MAX
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.protocol.hot_messages import (
     FetchableTopicResponse,
@@ -31,10 +38,11 @@ from gateway.kafka.protocol.hot_messages import (
     PartitionData,
 )
 from metadata.measurements import counter, gauge
+from segments.read.reader_notifier import PartitionWatch, ReaderNotifier
 
 # Kafka's max.incremental.fetch.session.cache.slots.
 SESSIONS_MAX: Final = 1_000
-# Partitions of all sessions. One takes about 400 bytes.
+# Partitions of all sessions. One takes about 400 bytes, with a watch about 1,100.
 PARTITIONS_MAX: Final = 50_000
 # Kafka's min.incremental.fetch.session.eviction.ms.
 EVICTION_S: Final = 120.0
@@ -64,7 +72,24 @@ class AskedPartition(NamedTuple):
 
 
 # Name of the topic, or its id; number of the partition.
-_Key = tuple[str | bytes, int]
+SessionKey = tuple[str | bytes, int]
+
+
+class SessionWatch(PartitionWatch[SessionKey]):
+    """Watches the partitions of one session, for one session of the broker and one state of the client's rights."""
+
+    __slots__ = ("_stamp", "granted")
+
+    def __init__(self, notifier: ReaderNotifier, keys: Iterable[SessionKey], *, stamp: tuple[object, ...] = ()) -> None:
+        """`stamp` stands for the state of the client's rights."""
+        super().__init__(notifier, keys)
+        self._stamp = stamp
+        # Rights that fetches of this session have used: (operation, kind, name).
+        self.granted: set[tuple[str, str, str]] = set()
+
+    def is_good(self, notifier: ReaderNotifier, stamp: tuple[object, ...]) -> bool:
+        """Returns whether partitions at rest may stay so: False if the session of the broker, or the client's rights, changed."""
+        return not self.is_closed and self.notifier is notifier and self._stamp == stamp and len(self.granted) <= GRANTED_MAX
 
 
 class _CachedPartition:
@@ -89,7 +114,7 @@ class _CachedPartition:
 class FetchSession:
     """The partitions of one client. The order is the order of reading."""
 
-    __slots__ = ("by_id", "epoch", "opened_s", "owner", "partitions", "session_id", "used_s")
+    __slots__ = ("by_id", "epoch", "opened_s", "owner", "partitions", "session_id", "used_s", "watch")
 
     def __init__(self, session_id: int, owner: Owner, *, by_id: bool, now_s: float) -> None:
         self.session_id = session_id
@@ -99,13 +124,15 @@ class FetchSession:
         # The epoch of the next incremental fetch.
         self.epoch = 1
         self.opened_s = self.used_s = now_s
-        self.partitions: dict[_Key, _CachedPartition] = {}
+        self.partitions: dict[SessionKey, _CachedPartition] = {}
+        # None: each fetch looks up all partitions.
+        self.watch: SessionWatch | None = None
 
     def changed(self, asked: Sequence[AskedPartition], data: Sequence[PartitionData]) -> list[tuple[AskedPartition, PartitionData]]:
         """Returns the partitions that an incremental answer names, in the order of reading."""
         found = []
         for each, answer in zip(asked, data, strict=True):
-            key = _key(each)
+            key = key_of(each)
             cached = self.partitions.get(key)
             if cached is None:  # forgotten by a request that did not wait for this answer
                 continue
@@ -113,37 +140,73 @@ class FetchSession:
                 found.append((each, answer))
             if answer.records:
                 self.partitions[key] = self.partitions.pop(key)
+                if self.watch is not None:
+                    self.watch.move_to_end(key)
         return found
+
+    def replace_watch(self, watch: SessionWatch | None) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        self.watch = watch
 
 
 class FetchPlan:
     """Says what one fetch reads, and how it is answered."""
 
-    __slots__ = ("_by_id", "_owner", "_request", "_session", "_sessions", "partitions")
+    __slots__ = ("_by_id", "_owner", "_request", "_sessions", "_taken", "_watch", "partitions", "session")
 
     def __init__(
         self,
         sessions: FetchSessions,
         request: FetchRequest,
-        partitions: Sequence[AskedPartition],
+        asked: Sequence[AskedPartition],
         *,
         owner: Owner,
         by_id: bool,
         session: FetchSession | None = None,
     ) -> None:
-        """`session` is None for a full fetch."""
-        self.partitions = partitions
+        """`session` is None for a full fetch, which reads the partitions that were asked for."""
+        self.session = session
+        # The partitions that `answer` is given data of.
+        self.partitions = asked
         self._by_id = by_id
         self._sessions = sessions
         self._request = request
         self._owner = owner
-        self._session = session
+        # The watch from which partitions were taken, and which.
+        self._watch: SessionWatch | None = None
+        self._taken: Sequence[SessionKey] = ()
 
-    def answer(self, data: Sequence[PartitionData], *, now_s: float) -> FetchResponse:
-        """Returns the answer; `data` has one element for each of `partitions`, in their order."""
-        if self._session is not None:
-            changed = self._session.changed(self.partitions, data)
-            session_id = self._session.session_id if self._session.partitions else _NO_SESSION
+    def take_all(self) -> Sequence[AskedPartition]:
+        """Returns all partitions of the fetch, in the order of reading."""
+        if self.session is not None:
+            if self.session.watch is not None:
+                self.session.watch.mark_all()
+                return self.take_due(self.session.watch)
+            self.partitions = [each.asked for each in self.session.partitions.values()]
+        return self.partitions
+
+    def take_due(self, watch: SessionWatch) -> Sequence[AskedPartition]:
+        """Returns the partitions of the session that must be looked up, with those that this plan has returned before."""
+        assert self.session is not None, "a full fetch reads all that it asks for"
+        self._put_back()
+        self._watch, self._taken = watch, watch.take()
+        self.partitions = [self.session.partitions[key].asked for key in self._taken]
+        return self.partitions
+
+    def answer(self, data: Sequence[PartitionData], *, now_s: float, at_rest: Sequence[bool] = ()) -> FetchResponse:
+        """Returns the answer; `data` has one element for each of `partitions`, in their order.
+
+        `at_rest` says which of them need not be looked up again before there is news; by default none.
+        """
+        if self.session is not None:
+            changed = self.session.changed(self.partitions, data)
+            if self._watch is not None:
+                for index, key in enumerate(self._taken):
+                    if not at_rest or not at_rest[index]:
+                        self._watch.mark(key)
+                self._taken = ()
+            session_id = self.session.session_id if self.session.partitions else _NO_SESSION
             return FetchResponse(session_id=session_id, responses=_by_topic(changed))
         responses, at = [], 0
         for topic in self._request.topics:
@@ -157,8 +220,16 @@ class FetchPlan:
 
     def abandon(self) -> None:
         """Notes that the request gets no answer: the client may repeat it in the same epoch."""
-        if self._session is not None and self._session.epoch == _next_epoch(self._request.session_epoch):
-            self._session.epoch = self._request.session_epoch
+        self._put_back()
+        if self.session is not None and self.session.epoch == _next_epoch(self._request.session_epoch):
+            self.session.epoch = self._request.session_epoch
+
+    def _put_back(self) -> None:
+        """Makes the partitions due again that were taken and not answered."""
+        if self._watch is not None:
+            for key in self._taken:
+                self._watch.mark(key)
+            self._taken = ()
 
 
 @dataclass(slots=True)
@@ -208,14 +279,13 @@ class FetchSessions:
         session.epoch = _next_epoch(session.epoch)
         if not session.partitions:
             self._close(session)
-        partitions = [each.asked for each in session.partitions.values()]
-        return FetchPlan(self, request, partitions, owner=owner, by_id=by_id, session=session)
+        return FetchPlan(self, request, (), owner=owner, by_id=by_id, session=session)
 
     def open(
         self, owner: Owner, asked: Sequence[AskedPartition], data: Sequence[PartitionData], *, by_id: bool, now_s: float
     ) -> int:
         """Opens a session whose first answer was `data`. Returns its id; 0 if the cache has no space."""
-        partitions = {_key(each): _CachedPartition(each) for each in asked}
+        partitions = {key_of(each): _CachedPartition(each) for each in asked}
         if not partitions or not self._has_room(len(partitions), now_s=now_s):
             return _NO_SESSION
         while (session_id := self._new_id()) in self._sessions:
@@ -229,19 +299,23 @@ class FetchSessions:
 
     def _update(self, session: FetchSession, request: FetchRequest, asked: Sequence[AskedPartition], *, now_s: float) -> bool:
         """Applies the client's changes to the session. Returns False, without a change to it, if they do not fit."""
-        added = {key for each in asked if (key := _key(each)) not in session.partitions}
+        added = {key for each in asked if (key := key_of(each)) not in session.partitions}
         if not self._fits(partitions=len(added), sessions=0, now_s=now_s):
             return False
         before = len(session.partitions)
         for each in asked:
-            cached = session.partitions.get(_key(each))
+            cached = session.partitions.get(key_of(each))
             if cached is None:
-                session.partitions[_key(each)] = _CachedPartition(each)
+                session.partitions[key_of(each)] = _CachedPartition(each)
             else:
                 cached.asked = each
+            if session.watch is not None:
+                session.watch.add(key_of(each))
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
                 session.partitions.pop((topic.topic or topic.topic_id, number), None)
+                if session.watch is not None:
+                    session.watch.remove((topic.topic or topic.topic_id, number))
         self.figures.partitions += len(session.partitions) - before
         return True
 
@@ -278,11 +352,12 @@ class FetchSessions:
 
     def _close(self, session: FetchSession) -> None:
         del self._sessions[session.session_id]
+        session.replace_watch(None)
         self.figures.partitions -= len(session.partitions)
         self.figures.sessions = len(self._sessions)
 
 
-def _key(asked: AskedPartition) -> _Key:
+def key_of(asked: AskedPartition) -> SessionKey:
     return asked.topic or asked.topic_id, asked.request.partition
 
 

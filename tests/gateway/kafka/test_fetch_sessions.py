@@ -74,7 +74,7 @@ def data_of(asked: AskedPartition, *, high_watermark: int = 0, records: bytes = 
 
 
 def answer(plan: FetchPlan, *, now_s: float = 0.0, code: int = 0) -> FetchResponse:
-    return plan.answer([data_of(each, code=code) for each in plan.partitions], now_s=now_s)
+    return plan.answer([data_of(each, code=code) for each in plan.take_all()], now_s=now_s)
 
 
 def opened(sessions: FetchSessions, *partitions: TopicPartitionName, owner: Owner = ALICE, now_s: float = 0.0) -> int:
@@ -87,7 +87,7 @@ def partitions_in(response: FetchResponse) -> list[TopicPartitionName]:
 
 
 def partitions_of(plan: FetchPlan) -> list[TopicPartitionName]:
-    return [(each.topic, each.request.partition) for each in plan.partitions]
+    return [(each.topic, each.request.partition) for each in plan.take_all()]
 
 
 A, B, C = ("orders", 0), ("orders", 1), ("users", 0)
@@ -113,7 +113,7 @@ def test_an_incremental_fetch_reads_all_partitions_and_answers_those_that_change
     session_id = opened(sessions, A, B, C)
     plan = begin(sessions, request(session_id, 1))
     assert partitions_of(plan) == [A, B, C]
-    [a, b, c] = plan.partitions
+    [a, b, c] = plan.take_all()
     response = plan.answer([data_of(a), data_of(b, high_watermark=7), data_of(c)], now_s=0.0)
     assert (response.session_id, partitions_in(response)) == (session_id, [B])
 
@@ -122,9 +122,10 @@ def test_news_of_a_partition_are_records_errors_bounds_and_another_broker_to_rea
     def response_to(data: PartitionData) -> list[TopicPartitionName]:
         sessions = sessions_of()
         plan = begin(sessions, request(opened(sessions, A), 1))
+        plan.take_all()
         return partitions_in(plan.answer([data], now_s=0.0))
 
-    [asked] = begin(sessions_of(), request(asked={A: 0})).partitions
+    [asked] = begin(sessions_of(), request(asked={A: 0})).take_all()
     assert response_to(data_of(asked)) == []
     assert response_to(data_of(asked, records=b"batch")) == [A]
     assert response_to(data_of(asked, code=ErrorCode.NOT_LEADER_OR_FOLLOWER)) == [A]
@@ -153,7 +154,7 @@ def test_partitions_are_added_moved_and_forgotten_by_incremental_fetches() -> No
     session_id = opened(sessions, A, B)
     plan = begin(sessions, request(session_id, 1, {B: 5, C: 0}, forgotten=[A]))
     assert partitions_of(plan) == [B, C]
-    assert [each.request.fetch_offset for each in plan.partitions] == [5, 0]
+    assert [each.request.fetch_offset for each in plan.take_all()] == [5, 0]
     assert partitions_in(answer(plan)) == [C], "a new partition is answered, whatever it has"
     assert sessions.figures.partitions == 2
 
@@ -165,7 +166,7 @@ def test_a_partition_that_had_records_is_read_last_the_next_time() -> None:
     plan.answer(
         [
             data_of(each, records=b"batch" if partition != C else b"")
-            for each, partition in zip(plan.partitions, [A, B, C], strict=True)
+            for each, partition in zip(plan.take_all(), [A, B, C], strict=True)
         ],
         now_s=0.0,
     )
@@ -199,7 +200,7 @@ def test_the_epoch_after_the_largest_is_one() -> None:
     sessions = sessions_of()
     session_id = opened(sessions, A)
     plan = begin(sessions, request(session_id, 1))
-    session = plan._session
+    session = plan.session
     assert session is not None
     session.epoch = 0x7FFF_FFFF
     begin(sessions, request(session_id, 0x7FFF_FFFF)).abandon()
@@ -331,7 +332,7 @@ class SessionClient:
             self.epoch = FULL
             self.fetch(sessions, log, now_s=now_s, is_lost=is_lost)
             return
-        response = plan.answer([log.data(each) for each in plan.partitions], now_s=now_s)
+        response = plan.answer([log.data(each) for each in plan.take_all()], now_s=now_s)
         if is_lost:  # the client connects again, with all that it wants
             self.epoch = FULL
             return
@@ -391,4 +392,4 @@ def test_a_client_with_a_session_learns_what_a_client_without_one_learns(
 
 
 def answer_from(log: Log, plan: FetchPlan) -> FetchResponse:
-    return plan.answer([log.data(each) for each in plan.partitions], now_s=0.0)
+    return plan.answer([log.data(each) for each in plan.take_all()], now_s=0.0)

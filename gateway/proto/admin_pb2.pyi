@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Topic(_message.Message):
-    __slots__ = ("name", "id", "partition_count", "settings", "created_at_ms", "partitions", "batch_bytes_max")
+    __slots__ = ("name", "id", "partition_count", "settings", "created_at_ms", "partitions", "batch_bytes_max", "first_leader_epoch")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Topic(_message.Message):
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    FIRST_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: str
     partition_count: int
@@ -32,7 +33,8 @@ class Topic(_message.Message):
     created_at_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionState]
     batch_bytes_max: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
+    first_leader_epoch: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., batch_bytes_max: _Optional[int] = ..., first_leader_epoch: _Optional[int] = ...) -> None: ...
 
 class PartitionState(_message.Message):
     __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader", "leader_http_address", "leader_grpc_address", "error")

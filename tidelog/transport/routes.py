@@ -105,23 +105,34 @@ class TopicRoute:
         return min(usual_s, DETOUR_AGE_S) if self.has_detours else usual_s
 
 
+class _Creation(NamedTuple):
+    """One creation of a topic."""
+
+    topic_id: str
+    # Its leader epochs begin here; 0 also where that is not known.
+    first_leader_epoch: int
+
+
 class LeaderEpochs:
     """Keeps the newest known leader epoch of each partition. Readers send it, so that no stale leader answers."""
 
     def __init__(self) -> None:
         # By topic id.
         self._newest: OrderedDict[str, dict[int, int]] = OrderedDict()
-        # The newest known id of each topic, by name.
-        self._ids: OrderedDict[str, str] = OrderedDict()
+        # The newest known creation of each topic, by name.
+        self._ids: OrderedDict[str, _Creation] = OrderedDict()
 
     def newest(self, topic_id: str, partition: int) -> int:
         """Returns the newest leader epoch; NO_LEADER_EPOCH if none is known."""
         return self._newest.get(topic_id, {}).get(partition, NO_LEADER_EPOCH)
 
-    def note_id(self, topic: str, topic_id: str) -> None:
+    def note_id(self, topic: admin_pb2.Topic) -> None:
         """Notes the id of a topic, unless `is_outdated`."""
-        self._ids[topic] = topic_id
-        self._ids.move_to_end(topic)
+        known = self._ids.get(topic.name)
+        # An older broker does not name the epoch.
+        before = known.first_leader_epoch if known is not None and known.topic_id == topic.id else 0
+        self._ids[topic.name] = _Creation(topic.id, topic.first_leader_epoch or before)
+        self._ids.move_to_end(topic.name)
         while len(self._ids) > EPOCHS_OF_TOPICS_MAX:
             self._ids.popitem(last=False)
 
@@ -132,14 +143,18 @@ class LeaderEpochs:
     def is_outdated(self, topic: admin_pb2.Topic) -> bool:
         """Returns whether this is another topic than the known one of its name, and is not known to be newer.
 
-        A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py). One
-        without a leader is the former topic of a broker that lags, or was made a moment ago and can't be used yet.
+        A topic's leader epochs begin above those of all topics that were deleted before it (metadata/topics/registry.py). An older
+        broker does not say where. There, one without a leader is the former topic of a broker that lags, or was made a moment ago
+        and can't be used yet.
         """
-        known = self._ids.get(topic.name, topic.id)
-        if known == topic.id:
+        known = self._ids.get(topic.name)
+        if known is None or known.topic_id == topic.id:
             return False
-        newest = max((state.leader_epoch for state in topic.partitions), default=NO_LEADER_EPOCH)
-        return newest < max(self._newest.get(known, {}).values(), default=NO_LEADER_EPOCH)
+        if topic.first_leader_epoch and known.first_leader_epoch:
+            return topic.first_leader_epoch < known.first_leader_epoch
+        newest = max((topic.first_leader_epoch or NO_LEADER_EPOCH, *(state.leader_epoch for state in topic.partitions)))
+        newest_known = max(self._newest.get(known.topic_id, {}).values(), default=NO_LEADER_EPOCH)
+        return newest < max(known.first_leader_epoch or NO_LEADER_EPOCH, newest_known)
 
     def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
         """Takes the present epoch from a refusal of a stale one."""
@@ -191,7 +206,7 @@ def route_from(
         if epochs is not None:
             epochs.note(topic.id, state.partition, state.leader_epoch)
     if epochs is not None:
-        epochs.note_id(topic.name, topic.id)
+        epochs.note_id(topic)
     limits = [limits_at.get(leader, DEFAULT_LIMITS) for leader in {partition.leader for partition in partitions}]
     return TopicRoute(
         name=topic.name,

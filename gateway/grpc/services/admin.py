@@ -49,8 +49,8 @@ class TopicsService:
         topic = request.topic
         await settle_topic(topic.name)
         check_topic(topic.name)
-        if topic.id or topic.created_at_ms or topic.partitions:
-            raise InvalidArgument("id, created_at_ms and partitions are set by the cluster", field="topic")
+        if topic.id or topic.created_at_ms or topic.partitions or topic.first_leader_epoch:
+            raise InvalidArgument("id, created_at_ms, partitions and first_leader_epoch are set by the cluster", field="topic")
         made = await self._broker.create_topic(
             topic.name, topic.partition_count, dict(topic.settings), validate_only=request.validate_only
         )
@@ -196,4 +196,5 @@ def _to_message(topic: Topic) -> admin_pb2.Topic:
         partition_count=topic.partition_count,
         settings=topic.settings,
         created_at_ms=topic.created_at_ms,
+        first_leader_epoch=topic.first_leader_epoch,
     )

@@ -226,6 +226,17 @@ def test_topics_are_listed_at_once_or_after_this_broker_has_heard_of_all_changes
     simulated(scenario)
 
 
+def test_a_topic_is_described_with_its_first_leader_epoch_by_which_clients_know_the_former_one() -> None:
+    async def scenario() -> None:
+        broker: Any = lagging(msgspec.structs.replace(MADE_AGAIN, first_leader_epoch=LeaderEpoch(12))).broker
+        broker.settings, broker.leader = GatewaySettings(), lambda partition: None
+        described = await TopicsService(broker).get(admin_pb2.GetTopicRequest(name="orders", leaders_only=True))
+        assert isinstance(described, admin_pb2.Topic)
+        assert described.first_leader_epoch == 12
+
+    simulated(scenario)
+
+
 Reads = Callable[..., Awaitable[Status]]
 
 

@@ -127,10 +127,10 @@ def test_a_topic_of_a_broker_without_limits_takes_batches_up_to_the_default_requ
     assert route.decompressed_bytes_max == DEFAULT_LIMITS.decompressed_bytes_max
 
 
-def life(topic_id: str, *leader_epochs: int) -> admin_pb2.Topic:
-    """As a broker describes it; -1 for a partition without a leader."""
+def life(topic_id: str, *leader_epochs: int, first: int = 0) -> admin_pb2.Topic:
+    """As a broker describes it; -1 for a partition without a leader. `first`: the first epoch; older brokers do not name it."""
     states = [state(partition, "a" if epoch >= 0 else "", epoch) for partition, epoch in enumerate(leader_epochs)]
-    return admin_pb2.Topic(name="orders", id=topic_id, partition_count=len(states), partitions=states)
+    return admin_pb2.Topic(name="orders", id=topic_id, partition_count=len(states), partitions=states, first_leader_epoch=first)
 
 
 def test_a_recreated_topic_is_distinguished_from_the_former_one_by_its_leader_epochs() -> None:
@@ -148,11 +148,34 @@ def test_a_recreated_topic_is_distinguished_from_the_former_one_by_its_leader_ep
     assert epochs.is_outdated(life("1", -1, -1)), "the former topic before it had leaders, or the next one"
     assert not epochs.is_outdated(life("3", 20, 20))
     learn(life("3", -1, -1))
-    assert not epochs.is_outdated(life("2", 12, 12)), "no epoch of the newest is known"
+    assert not epochs.is_outdated(life("2", 12, 12)), "no epoch of the newest is known, and an older broker names no first one"
     epochs.forget_ids()
     learn(life("4", 30))
     epochs.forget_ids()
     assert not epochs.is_outdated(life("5", 0)), "of another cluster"
+
+
+def test_a_topic_that_was_made_again_and_has_no_leader_yet_is_distinguished_from_the_former_one() -> None:
+    epochs = LeaderEpochs()
+
+    def learn(reported: admin_pb2.Topic) -> None:
+        route_from(reported, address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0, epochs=epochs)
+
+    learn(life("2", -1, -1, first=10))
+    assert epochs.is_outdated(life("1", 5, 5)), "the first topic of all has no first epoch"
+    assert epochs.is_outdated(life("1", -1, -1))
+    assert not epochs.is_outdated(life("2", -1, -1)), "the same, of an older broker"
+    learn(life("2", -1, -1))
+    assert epochs.is_outdated(life("1", 5, 5)), "an older broker takes nothing away"
+    assert not epochs.is_outdated(life("3", 20, -1)), "a newer one, of an older broker"
+    assert not epochs.is_outdated(life("3", -1, first=20)), "a newer one without a leader"
+    learn(life("3", -1, first=20))
+    assert epochs.is_outdated(life("2", 12, 14, first=10))
+    learn(life("3", 23, first=20))
+    assert epochs.is_outdated(life("2", 12, 14, first=10))
+    assert not epochs.is_outdated(life("4", -1, first=30))
+    learn(life("5", 0))
+    assert not epochs.is_outdated(life("6", -1, first=10))
 
 
 def test_the_ids_of_the_last_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +183,7 @@ def test_the_ids_of_the_last_topics_are_remembered(monkeypatch: pytest.MonkeyPat
     epochs = LeaderEpochs()
     epochs.note("2", 0, 9)
     for name in ("orders", "payments", "flights"):
-        epochs.note_id(name, "2")
+        epochs.note_id(admin_pb2.Topic(name=name, id="2"))
     assert not epochs.is_outdated(life("1", 0))
-    epochs.note_id("orders", "2")
+    epochs.note_id(admin_pb2.Topic(name="orders", id="2"))
     assert epochs.is_outdated(life("1", 0))

@@ -65,24 +65,28 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class GetTopicRequest(_message.Message):
-    __slots__ = ("name", "leaders_only", "fresh")
+    __slots__ = ("name", "leaders_only", "fresh", "refuse_outdated")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
     FRESH_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_OUTDATED_FIELD_NUMBER: _ClassVar[int]
     name: str
     leaders_only: bool
     fresh: bool
-    def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ..., fresh: _Optional[bool] = ...) -> None: ...
+    refuse_outdated: bool
+    def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ..., fresh: _Optional[bool] = ..., refuse_outdated: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "fresh")
+    __slots__ = ("page_size", "page_token", "fresh", "refuse_outdated")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     FRESH_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_OUTDATED_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     fresh: bool
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., fresh: _Optional[bool] = ...) -> None: ...
+    refuse_outdated: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., fresh: _Optional[bool] = ..., refuse_outdated: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
     __slots__ = ("topics", "next_page_token")

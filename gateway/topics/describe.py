@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from gateway.access.authorization import check_topic, may_see_topic
@@ -70,14 +69,41 @@ async def described_topic(broker: TopicLookup, name: str) -> Topic:
         ) from None
 
 
-async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
-    """Returns the topic as described_topic does, with changes made through other brokers before the call. Without an answer of the
-    metadata store it returns this broker's view."""
+async def fresh_topic(broker: TopicLookup, name: str, *, refuses_outdated: bool = False) -> Topic:
+    """Returns the topic as described_topic does, with changes made through other brokers before the call.
+
+    If this broker's view does not catch up in time, it returns its view, or raises Unavailable where `refuses_outdated`.
+    """
     topic = await described_topic(broker, name)
-    with suppress(Unavailable):
+    try:
         await broker.topic_cache.catch_up(name, timeout_s=LOOKUP_S)
-        return broker.topic_cache.get(name)
-    return topic
+    except Unavailable:
+        if refuses_outdated:
+            raise _outdated(f"the present state of topic {name}", topic=name) from None
+        return topic
+    return broker.topic_cache.get(name)
+
+
+async def catch_up_to_list(broker: TopicLookup, *, refuses_outdated: bool = False) -> None:
+    """Waits until this broker's view has each change of a topic, before topics are listed.
+
+    `refuses_outdated`: as in fresh_topic.
+    """
+    try:
+        await broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
+    except Unavailable:
+        if refuses_outdated:
+            raise _outdated("all changes of topics") from None
+
+
+def _outdated(what: str, **details: str) -> Unavailable:
+    """`is_outdated` in the details says that the broker works: another one may have heard more."""
+    return Unavailable(
+        f"this broker has not heard yet of {what}: the metadata store, or its watch, is late",
+        hint="Retry with back-off; another broker may have heard of it.",
+        is_outdated=True,
+        **details,
+    )
 
 
 def listed_topics(broker: TopicLookup, *, page_size: int, page_token: str, search: str = "") -> TopicPage:

@@ -36,15 +36,18 @@ class Topics:
         request = admin_pb2.CreateTopicRequest(topic=topic, validate_only=validate_only)
         return await self._change("CreateTopic", request)
 
-    async def list(self, *, from_store: bool = False) -> list[TopicInfo]:
+    async def list(self, *, from_store: bool = False, refuses_outdated: bool = False) -> list[TopicInfo]:
         """Lists all topics by name, without the offsets of their partitions.
 
         `from_store`: also topics that were created through another broker a moment ago. The broker reads the metadata store first.
+        If it can't do so in time, it lists what it has heard of, or raises Unavailable where `refuses_outdated`.
         """
         found: list[TopicInfo] = []
         page_token = ""
         while True:
-            request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, page_token=page_token, fresh=from_store)
+            request = admin_pb2.ListTopicsRequest(
+                page_size=PAGE_SIZE, page_token=page_token, fresh=from_store, refuse_outdated=from_store and refuses_outdated
+            )
             page: Any = await self._connection.call(partial(_list_page, request), writes=False)
             found.extend(topic_info(topic) for topic in page.topics)
             page_token = page.next_page_token

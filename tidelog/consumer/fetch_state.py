@@ -241,6 +241,9 @@ class FetchState:
         return troubled, ended
 
     def end(self, partition: TopicPartitionName, error: TidelogError) -> None:
+        """Ends a partition with an error, also one that could not begin."""
+        if partition not in self._partitions:
+            self.begin(partition, 0)
         self._partitions[partition].error = error
 
     def reset_position(self, partition: TopicPartitionName, gone: OutOfRange) -> int:

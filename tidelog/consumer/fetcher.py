@@ -187,9 +187,13 @@ class Fetcher:
             self._progress.end(partition, error)
         self._log_ended(errors)
 
-    def end_when_read(self) -> None:
-        """Ends the reading once all partitions are read."""
-        self._ends_when_read = True
+    def lacks(self, partition: TopicPartitionName) -> bool:
+        """Returns whether its topic has no such partition, by the route that is followed."""
+        return partition[0] in self._routes and partition[1] >= self._routes[partition[0]].partition_count
+
+    def end_when_read(self, ends: bool = True) -> None:
+        """Ends the reading once all partitions are read; False takes that back, since there will be more."""
+        self._ends_when_read = ends
         self._changed.set()
 
     # ── what is handed out ──

@@ -66,8 +66,9 @@ class RouteWatcher:
         return self._routes[topic]
 
     def leader(self, partition: tuple[str, int]) -> str:
-        """Returns the address to fetch the partition from."""
-        return self._routes[partition[0]].leaders[partition[1]]
+        """Returns the address to fetch the partition from; empty for one that ended since its topic lacks it."""
+        leaders = self._routes[partition[0]].leaders
+        return leaders[partition[1]] if partition[1] < len(leaders) else ""
 
     def follow(self, route: TopicRoute) -> None:
         """Follows a topic. A newer known route stays: partitions are never removed."""

@@ -32,15 +32,18 @@ class Subscription:
         more = len(self.names) - NAMES_SHOWN_MAX
         return ", ".join(self.names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
-    async def partition_counts(self, connection: Connection, *, from_store: bool = False) -> dict[str, int]:
+    async def partition_counts(
+        self, connection: Connection, *, from_store: bool = False, refuses_outdated: bool = False
+    ) -> dict[str, int]:
         """Returns the partition counts of the existing topics, at most `topic_age_ms_max` old. Raises Unavailable.
 
-        `from_store`: also of topics and partitions that were added through another broker a moment ago.
+        `from_store`: also of topics and partitions that were added through another broker a moment ago. `refuses_outdated`: as in
+        `route`.
         """
         if self.pattern is not None:
-            listed = await Topics(connection).list(from_store=from_store)
+            listed = await Topics(connection).list(from_store=from_store, refuses_outdated=refuses_outdated)
             return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
-        return await partition_counts(connection, self.names, from_store=from_store)
+        return await partition_counts(connection, self.names, from_store=from_store, refuses_outdated=refuses_outdated)
 
     async def present_topics(self, connection: Connection) -> Sequence[str]:
         """Returns the names, or all topics that match the pattern, also those created through another broker a moment ago."""
@@ -51,15 +54,21 @@ class Subscription:
 
 
 async def partition_counts(
-    connection: Connection, topics: Iterable[str], *, fresh: bool = False, from_store: bool = False
+    connection: Connection,
+    topics: Iterable[str],
+    *,
+    fresh: bool = False,
+    from_store: bool = False,
+    refuses_outdated: bool = False,
 ) -> dict[str, int]:
-    """Returns the partition counts of the topics that exist. `fresh`, `from_store`: as in `route`. Raises Unavailable."""
+    """Returns the partition counts of the topics that exist. The flags: as in `route`. Raises Unavailable."""
 
     async def count(topic: str) -> tuple[str, int] | None:
         try:
-            return topic, (await connection.route(topic, fresh=fresh, from_store=from_store)).partition_count
+            route = await connection.route(topic, fresh=fresh, from_store=from_store, refuses_outdated=refuses_outdated)
         except UnknownTopic:
             return None
+        return topic, route.partition_count
 
     return dict(found for found in await gather_all(map(count, topics), at_once=QUESTIONS_AT_ONCE) if found is not None)
 

@@ -38,6 +38,8 @@ from tidelog.transport.routes import TopicRoute
 CALLER_CHECK_S_MAX: Final = 1.0
 # Pause before a partition is read again that another member may own by the clock.
 PAUSE_S: Final = 0.05
+# Why a partition that the group has assigned could not be read.
+NO_PARTITION: Final = "its topic has no such partition, or no broker has heard of it yet"
 
 log = logging.getLogger("tidelog")
 
@@ -81,6 +83,8 @@ class GroupReader:
         # What is owned, each with a number that no other assignment of it has.
         self._assignment_ids: dict[TopicPartitionName, int] = {}
         self._last_assignment_id = 0
+        # Look-ups of where partitions begin.
+        self._begins_under_way = 0
         # Where the caller wants those to begin of which it is not known yet.
         self._sought: dict[TopicPartitionName, int] = {}
         # Of the same.
@@ -226,7 +230,8 @@ class GroupReader:
 
     async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
         try:
-            counts = await partition_counts(self._connection, topics, fresh=True, from_store=not self._follow)
+            has_end = not self._follow  # a member that follows hears of added partitions later
+            counts = await partition_counts(self._connection, topics, fresh=True, from_store=has_end, refuses_outdated=has_end)
         except REFUSALS as error:
             if self._counting.may_pass(error):
                 raise Unavailable(error.message, hint=error.hint) from error
@@ -294,10 +299,22 @@ class GroupReader:
         """Looks up the start of each partition that is still owned, and retries until it is known.
 
         Waits for the commit in flight: an earlier one may still count if the member comes back in its generation. A partition that
-        its topic lacks holds up no other: the topic was made again with fewer, or the partition is not known everywhere yet.
+        its topic lacks holds up no other: the topic was made again with fewer, or the partition is not known everywhere yet. A
+        reading with an end ends such a partition with an error after `delivery_timeout_ms`.
         """
+        self._begins_under_way += 1
+        self.fetching.end_when_read(False)
+        try:
+            await self._begin_each(ids)
+        finally:
+            self._begins_under_way -= 1
+        if not self._follow and not self._begins_under_way and self._assignment_ids:
+            self.fetching.end_when_read()
+
+    async def _begin_each(self, ids: Mapping[TopicPartitionName, int]) -> None:
         await self.commits.under_way()
-        patience = RefusalPatience()
+        patience, clock = RefusalPatience(), asyncio.get_running_loop().time
+        missing_since_s: float | None = None
         settled: set[TopicPartitionName] = set()
         while wanted := [
             partition
@@ -305,9 +322,13 @@ class GroupReader:
             if partition not in settled and self._assignment_ids.get(partition) == assignment_id
         ]:
             try:
-                found = await self._starts.of(wanted, patience)
+                # A broker that lags may not have heard of those that are missing.
+                found = await self._starts.of(wanted, patience, from_store=missing_since_s is not None)
             except (Unavailable, *REFUSALS) as error:
                 patience.check(error)
+                if self._gives_up(missing_since_s):
+                    self._end_missing(wanted, ids, error)
+                    return
                 log.info("group %s: %s; asking again where its partitions begin", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
@@ -321,15 +342,32 @@ class GroupReader:
                     failed[partition] = named(wrong, partition)
             self.fetching.end(failed)
             self._unsubscribe({topic for topic, _ in wanted} - {topic for topic, _ in found})
-            if not self._follow:
-                self.fetching.end_when_read()
             patience.answered()
             missing = found.keys() - starts.keys()
             settled.update(partition for partition in wanted if partition not in missing)
-            if not missing or not self._follow:
+            if not missing:
+                return
+            if missing_since_s is None:
+                missing_since_s = clock()
+                continue
+            if self._gives_up(missing_since_s):
+                self._end_missing(missing, ids, Unavailable(NO_PARTITION, hint="Call consume again."))
                 return
             log.info("group %s: there is no partition %s yet", self.group, ", ".join(sorted(map(shown, missing))))
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+
+    def _gives_up(self, missing_since_s: float | None) -> bool:
+        """Returns whether a reading with an end waits no longer for partitions that are missing since then."""
+        if self._follow or missing_since_s is None:
+            return False
+        return asyncio.get_running_loop().time() - missing_since_s >= self._settings.delivery_timeout_ms / 1000
+
+    def _end_missing(
+        self, missing: Collection[TopicPartitionName], ids: Mapping[TopicPartitionName, int], error: TidelogError
+    ) -> None:
+        """Ends those that are still owned."""
+        owned = [partition for partition in missing if self._assignment_ids.get(partition) == ids[partition]]
+        self.fetching.end({partition: named(error, partition) for partition in owned})
 
     def _read(self, partition: TopicPartitionName, start: MemberStart) -> TidelogError | None:
         self.fetching.follow(start.route)
@@ -362,7 +400,7 @@ class GroupReader:
     def seek(self, partition: TopicPartitionName, offset: int) -> None:
         """Raises StaleMember where it is not owned."""
         self._check_owned(partition)
-        if partition not in self.fetching:
+        if partition not in self.fetching or self.fetching.lacks(partition):
             self._sought[partition] = offset
             return
         if partition not in self.positions:
@@ -401,7 +439,9 @@ class GroupReader:
         while True:
             try:
                 # A broker that lags may lack what was just added. Only a reader that follows finds that later.
-                counts = await self.subscription.partition_counts(self._connection, from_store=not self._follow)
+                counts = await self.subscription.partition_counts(
+                    self._connection, from_store=not self._follow, refuses_outdated=not self._follow
+                )
             except Unavailable as error:
                 log.info("group %s: %s; asking again for its topics", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)

@@ -92,13 +92,15 @@ class StartOffsets:
         return number >= self._first_counts.get(topic, 0) or self._first_ids.get(topic, route.topic_id) != route.topic_id
 
     async def of(
-        self, partitions: Collection[TopicPartitionName], patience: RefusalPatience
+        self, partitions: Collection[TopicPartitionName], patience: RefusalPatience, *, from_store: bool = False
     ) -> dict[TopicPartitionName, MemberStart | None]:
         """Returns the start of each partition whose topic exists; None if the topic has no such partition, or not yet.
 
+        `from_store`: a broker answers only once it has heard of all that the metadata store has, and older brokers what they know.
+
         Raises Unavailable, also for a partition's refusal that may pass by `patience`; and the error of any other request.
         """
-        routes = await self._routes(partitions)
+        routes = await self._routes({topic for topic, _ in partitions}, from_store=from_store)
         there = [partition for partition in partitions if partition[0] in routes]
         wanted = [partition for partition in there if partition[1] < routes[partition[0]].partition_count]
         committed = await self._calls.committed(self._group, wanted) if wanted else {}
@@ -175,17 +177,14 @@ class StartOffsets:
     def _newest_epoch(self, route: TopicRoute, partition: int) -> int:
         return self._connection.epochs.newest(route.topic_id, partition)
 
-    async def _routes(self, partitions: Collection[TopicPartitionName]) -> dict[str, TopicRoute]:
-        highest = dict(sorted(partitions))  # of the pairs of one topic the last one stays
-        questions = (self._route(topic, number) for topic, number in highest.items())
+    async def _routes(self, topics: Collection[str], *, from_store: bool) -> dict[str, TopicRoute]:
+        questions = (self._route(topic, from_store=from_store) for topic in sorted(topics))
         found = await gather_all(questions, at_once=QUESTIONS_AT_ONCE)
         return {route.name: route for route in found if route is not None}
 
-    async def _route(self, topic: str, highest: int) -> TopicRoute | None:
-        """`highest`: the last partition that is wanted. A broker that lags may not have heard of it."""
+    async def _route(self, topic: str, *, from_store: bool) -> TopicRoute | None:
         try:
-            route = await self._connection.route(topic, fresh=True)
-            return route if highest < route.partition_count else await self._connection.route(topic, from_store=True)
+            return await self._connection.route(topic, fresh=True, from_store=from_store, refuses_outdated=from_store)
         except UnknownTopic:
             return None
 

@@ -113,8 +113,8 @@ class Connection:
         self._routes: dict[str, TopicRoute] = {}
         self._opening = _Question()
         self._opened_s = float("-inf")
-        # By topic, as long as somebody waits for the answer.
-        self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
+        # By topic and whether outdated answers are refused, as long as a caller waits for the answer.
+        self._questions: WeakValueDictionary[tuple[str, bool], _Question] = WeakValueDictionary()
 
     def authorization(self, *, newest: bool = False) -> str | None:
         """Returns the header of calls that begin now, as Credentials.authorization."""
@@ -297,11 +297,13 @@ class Connection:
 
     def _heeded(self, error: TidelogError, address: str, *, is_answer: bool) -> TidelogError:
         """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
-        leader. Who is busy, or knows of a newer leader than we do, is well. `is_answer`: the broker said it, and not its silence.
+        leader, or has not caught up with the metadata store. Who is busy, or knows of a newer leader than we do, is well.
+        `is_answer`: the broker said it, and not its silence.
         """
         if isinstance(error, Throttled):
             self.note_throttled(error)
-        if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator):
+        is_older = isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator)
+        if is_older or "is_outdated" in error.details:
             self._reachability.answered_older(address, time.monotonic())
         elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch) and "ended_by_broker" not in error.details:
             self._reachability.gave_no_answer(address, time.monotonic())
@@ -333,11 +335,14 @@ class Connection:
 
     # ── topics and leaders ──
 
-    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False, at: str | None = None) -> TopicRoute:
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False, at: str | None = None
+    ) -> TopicRoute:
         """Returns the topic's partitions and their leaders; `fresh` asks the cluster. `at`: the only broker to ask, once.
 
         `from_store`: the broker reads the topic from the metadata store first, so that partitions are found that were added through
-        another broker a moment ago.
+        another broker a moment ago. A broker that can't do so in time answers what it has heard of, or Unavailable where
+        `refuses_outdated`: another one is asked.
 
         Raises UnknownTopic, Unavailable. Who comes while another asks shares its failure: they do not wait one after the other.
         """
@@ -345,7 +350,8 @@ class Connection:
         wanted_since_s = came_s - (0.0 if fresh or from_store else self._settings.topic_age_ms_max / 1000)
         if (route := self._known_route(topic, wanted_since_s)) is not None and not from_store:
             return route
-        question = self._questions.setdefault(topic, _Question())
+        # One that refuses outdated answers may go on until the metadata store is back. It holds up no other.
+        question = self._questions.setdefault((topic, refuses_outdated), _Question())
         async with question.lock:
             route = self._known_route(topic, wanted_since_s)
             if route is not None and not from_store:  # somebody else has asked meanwhile
@@ -354,7 +360,7 @@ class Connection:
                 raise copy(question.failure)
             asked_s = time.monotonic()
             try:
-                route = await self._ask_for_route(topic, at, from_store=from_store)
+                route = await self._ask_for_route(topic, at, from_store=from_store, refuses_outdated=refuses_outdated)
             except TidelogError as error:
                 if isinstance(error, UnknownTopic):
                     self._routes.pop(topic, None)
@@ -382,12 +388,14 @@ class Connection:
         route = self._routes.get(topic)
         return route if route is not None and route.learnt_s >= wanted_since_s else None
 
-    async def _ask_for_route(self, name: str, at: str | None, *, from_store: bool) -> TopicRoute:
+    async def _ask_for_route(self, name: str, at: str | None, *, from_store: bool, refuses_outdated: bool) -> TopicRoute:
         asked_s = time.monotonic()
         # An older route is not held against a broker: the cluster may have been restored from a copy.
         known_since_s = asked_s - self._settings.topic_age_ms_max / 1000
         try:
-            request = admin_pb2.GetTopicRequest(name=name, leaders_only=True, fresh=from_store)
+            request = admin_pb2.GetTopicRequest(
+                name=name, leaders_only=True, fresh=from_store, refuse_outdated=from_store and refuses_outdated
+            )
         except (TypeError, ValueError) as error:  # a lone surrogate, as JSON may bring, is no mistake of ours
             raise InvalidArgument(f"{name!r} is no topic's name: {error}") from None
 

@@ -15,13 +15,14 @@ from gateway.proto import admin_pb2
 from gateway.proto.status import to_status
 from gateway.topics.describe import (
     PartitionDescription,
+    catch_up_to_list,
     described_topic,
     fresh_topic,
     listed_topics,
     partition_leaders,
     partition_states,
 )
-from gateway.topics.names import catch_up_with_names, naming, partition_of, topic_with
+from gateway.topics.names import naming, partition_of, topic_with
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -57,7 +58,10 @@ class TopicsService:
         return _to_message(made)
 
     async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
-        topic = await (fresh_topic if request.fresh else described_topic)(self._broker, request.name)
+        if request.fresh or request.refuse_outdated:
+            topic = await fresh_topic(self._broker, request.name, refuses_outdated=request.refuse_outdated)
+        else:
+            topic = await described_topic(self._broker, request.name)
         described = _to_message(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
         described.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
@@ -66,8 +70,8 @@ class TopicsService:
         return described
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
-        if request.fresh:
-            await catch_up_with_names(self._broker)
+        if request.fresh or request.refuse_outdated:
+            await catch_up_to_list(self._broker, refuses_outdated=request.refuse_outdated)
         page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
         return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 

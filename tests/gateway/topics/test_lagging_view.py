@@ -226,6 +226,31 @@ def test_topics_are_listed_at_once_or_after_this_broker_has_heard_of_all_changes
     simulated(scenario)
 
 
+@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_topic_is_described_as_it_is_in_the_store_or_refused_where_the_client_takes_no_outdated_view(
+    refuses: bool, hears: bool
+) -> None:
+    async def scenario() -> None:
+        world = lagging(topic(partition_count=2), hears=GROWN if hears else None)
+        broker: Any = world.broker
+        broker.settings = GatewaySettings()
+        broker.leader = lambda partition: None
+        service = TopicsService(broker)
+        request = admin_pb2.GetTopicRequest(name="orders", leaders_only=True, fresh=True, refuse_outdated=refuses)
+        if refuses and not hears:
+            with pytest.raises(Unavailable) as refused:
+                await service.get(request)
+            assert refused.value.retryable
+            assert from_status(to_status(refused.value)).details["is_outdated"], "for clients, which ask another broker"
+            return
+        described = await service.get(request)
+        assert isinstance(described, admin_pb2.Topic)
+        assert described.partition_count == (4 if hears else 2)
+
+    simulated(scenario)
+
+
 def test_a_topic_is_described_with_its_first_leader_epoch_by_which_clients_know_the_former_one() -> None:
     async def scenario() -> None:
         broker: Any = lagging(msgspec.structs.replace(MADE_AGAIN, first_leader_epoch=LeaderEpoch(12))).broker
@@ -233,6 +258,23 @@ def test_a_topic_is_described_with_its_first_leader_epoch_by_which_clients_know_
         described = await TopicsService(broker).get(admin_pb2.GetTopicRequest(name="orders", leaders_only=True))
         assert isinstance(described, admin_pb2.Topic)
         assert described.first_leader_epoch == 12
+
+    simulated(scenario)
+
+
+def test_a_list_of_topics_is_refused_by_a_broker_that_lags_where_the_client_takes_no_outdated_view() -> None:
+    async def scenario() -> None:
+        world = World(topic(), None)
+        world.broker.topic_cache = SimpleNamespace(  # type: ignore[misc,assignment]  # a double
+            topics=lambda: list(world.view.topics.values()), catch_up_with_all=world.view.catch_up_with_all
+        )
+        with pytest.raises(Unavailable) as refused:
+            await TopicsService(world.broker).list_topics(admin_pb2.ListTopicsRequest(fresh=True, refuse_outdated=True))
+        assert refused.value.details["is_outdated"]
+        world.view.hears(LAG_S, topic("payments"))
+        listed = await TopicsService(world.broker).list_topics(admin_pb2.ListTopicsRequest(fresh=True, refuse_outdated=True))
+        assert isinstance(listed, admin_pb2.ListTopicsResponse)
+        assert [each.name for each in listed.topics] == ["orders", "payments"]
 
     simulated(scenario)
 

@@ -46,7 +46,9 @@ class FirstBrokerLags:
         self._answers = 0
         self._to = SimpleNamespace(log=SimpleNamespace(ListOffsets=self._list_offsets), address="b:9090")
 
-    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+    ) -> TopicRoute:
         self._answers += 1
         if self._answers == 1:
             return route_to(FORMER)
@@ -106,7 +108,9 @@ class GrowsElsewhere(FirstBrokerLags):
         super().__init__()
         self._to.topics = SimpleNamespace(ListTopics=self._list_topics)
 
-    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+    ) -> TopicRoute:
         leaders = (PartitionRoute("a:9090", 1),) * (2 if from_store else 1)
         return TopicRoute("orders", PRESENT, leaders, 1 << 20, 1 << 20, learnt_s=0.0)
 

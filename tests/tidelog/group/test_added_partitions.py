@@ -28,7 +28,9 @@ class Cluster:
         self.commits: dict[TopicPartitionName, Offset] = {}
         self._to = SimpleNamespace(log=SimpleNamespace(ListOffsets=self._list_offsets), address="b:9090")
 
-    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+    ) -> TopicRoute:
         return TopicRoute(topic, self.topic_id, (PartitionRoute("a:9090", 1),) * 3, 1 << 20, 1 << 20, learnt_s=0.0)
 
     async def call(self, ask: Any, *, writes: bool) -> Any:

@@ -256,7 +256,7 @@ def test_a_partition_that_comes_back_while_a_commit_is_under_way_begins_behind_i
             await until(reading.commits._turn.locked)
             read, under_way = reading._starts.of, list[bool]()
 
-            async def of(partitions: Any, patience: RefusalPatience) -> Any:
+            async def of(partitions: Any, patience: RefusalPatience, *, from_store: bool = False) -> Any:
                 under_way.append(reading.commits._turn.locked())
                 return await read(partitions, patience)
 

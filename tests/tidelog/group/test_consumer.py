@@ -463,7 +463,7 @@ def test_what_a_callback_raises_reaches_the_caller_and_the_member_leaves(tmp_pat
 def test_an_error_that_ends_the_reading_reaches_the_caller_and_the_member_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def denied(self: StartOffsets, *_: object) -> None:
+    async def denied(self: StartOffsets, *_: object, **__: object) -> None:
         raise Denied("not yours")
 
     monkeypatch.setattr(StartOffsets, "of", denied)

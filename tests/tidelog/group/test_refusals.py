@@ -46,7 +46,9 @@ class Lagging:
         if self._is_refused(question):
             raise self._error
 
-    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False) -> TopicRoute:
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+    ) -> TopicRoute:
         self._check("route")
         return TopicRoute(topic, "a" * 32, (PartitionRoute("a:9090", 1),), 1 << 20, 1 << 20, learnt_s=0.0)
 

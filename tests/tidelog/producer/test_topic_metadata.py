@@ -327,9 +327,9 @@ def test_many_who_open_a_topic_at_once_share_one_question_and_its_failure(monkey
             questions: list[str] = []
             ask = log._connection._ask_for_route
 
-            async def count(topic: str, at: str | None, *, from_store: bool) -> TopicRoute:
+            async def count(topic: str, at: str | None, *, from_store: bool, refuses_outdated: bool) -> TopicRoute:
                 questions.append(topic)
-                return await ask(topic, at, from_store=from_store)
+                return await ask(topic, at, from_store=from_store, refuses_outdated=refuses_outdated)
 
             monkeypatch.setattr(log._connection, "_ask_for_route", count)
             impatient(log, retry_pause_ms=120_000, request_timeout_ms=5_000)  # a pause longer than the call

@@ -17,6 +17,7 @@ import pytest
 import tidelog
 from gateway.proto import admin_pb2
 from metadata.errors import OutcomeUnknown, Stopping, Throttled, Unavailable, UnknownTopic
+from tests.kit.gateway.small_broker import until
 from tests.kit.tidelog.producing import quick, with_broker
 from tests.kit.tidelog.small_broker import SmallBroker, running
 from tidelog.settings import ClientSettings, settings_from
@@ -292,6 +293,47 @@ def test_a_broker_that_has_not_heard_of_added_partitions_does_not_replace_a_bett
             assert (await connection.route("orders")).partition_count == 3
 
     asyncio.run(run())
+
+
+def test_a_question_that_takes_no_outdated_answer_goes_on_to_a_broker_that_has_caught_up() -> None:
+    async def run() -> None:
+        leads, lags = SmallBroker("leads"), SmallBroker("lags")
+        lags.join(leads)
+        leads.create_topic("orders", 3)
+
+        def refuse(method: str) -> None:
+            if method == "GetTopic" and lags.asked_for_topics[-1].refuse_outdated:
+                assert lags.asked_for_topics[-1].fresh, "for brokers that do not know the other flag"
+                raise Unavailable("this broker has not heard yet of the present state of topic orders", is_outdated=True)
+
+        lags.before_call = refuse
+        async with running(leads), running(lags), asyncio.timeout(60), tidelog.connect(lags.address) as log:
+            connection = log._connection
+            assert (await connection.route("orders", from_store=True)).partition_count == 3
+            assert not leads.asked_for_topics
+            assert (await connection.route("orders", from_store=True, refuses_outdated=True)).partition_count == 3
+            assert leads.asked_for_topics[-1].refuse_outdated
+            assert not connection._reachability.none_answers([lags.host_port]), "it works, and is behind"
+            assert connection._seed == leads.host_port
+
+    asyncio.run(run())
+
+
+def test_a_question_that_waits_for_the_metadata_store_holds_up_no_other_about_the_topic() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        def refuse(method: str) -> None:
+            if method == "GetTopic" and broker.asked_for_topics[-1].refuse_outdated:
+                raise Unavailable("this broker has not heard yet of the present state of topic orders", is_outdated=True)
+
+        broker.before_call = refuse
+        waits = asyncio.create_task(connection.route("orders", from_store=True, refuses_outdated=True))
+        await until(lambda: bool(broker.asked_for_topics))
+        assert (await connection.route("orders", fresh=True)).partition_count == 3
+        assert not waits.done()
+        broker.before_call = lambda method: None
+        assert (await waits).partition_count == 3
+
+    with_connection(test, settings_from(quick()))
 
 
 def test_the_route_of_a_topic_that_this_client_changes_is_looked_up_again() -> None:

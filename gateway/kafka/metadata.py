@@ -125,13 +125,18 @@ class KafkaMetadata:
         nodes = {node.node_id: node for node in self._leaders.nodes(call.connection.listener)}
         response = DescribeTopicPartitionsResponse(topics=[])
         topics: list[DescribeTopicPartitionsResponseTopic] = []
+        # Each topic takes a place of the page. Those that this broker's view lacks are looked up together.
+        first_names = names[:left]
+        found = await topics_named(self._broker, [NamedTopic(name) for name in first_names])
+        known = dict(zip(first_names, found, strict=True))
+        yielder = LoopYielder()
         for name in names:
             first = max(0, start.partition_index) if start is not None and name == start.topic_name else 0
             if left <= 0:
                 response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=first)
                 break
-            [found] = await topics_named(self._broker, [NamedTopic(name)])
-            described = self._topic(call, found, name, ZERO_UUID, nodes, with_operations=True)
+            described = self._topic(call, known[name], name, ZERO_UUID, nodes, with_operations=True)
+            await yielder.step()
             page = described.partitions[first : first + left]
             left -= max(1, len(page))
             topics.append(_described(described, page))

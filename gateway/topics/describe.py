@@ -64,9 +64,27 @@ async def described_topic(broker: TopicLookup, name: str) -> Topic:
         async with asyncio.timeout(LOOKUP_S):
             return await broker.topics.get(name)
     except (Unavailable, TimeoutError):
-        raise Unavailable(
-            f"there was no topic {name} when this broker last heard from the metadata store, which does not answer", topic=name
-        ) from None
+        raise _unknown_here(name) from None
+
+
+def topic_in_view(broker: TopicLookup, name: str, *, has_caught_up: bool) -> Topic:
+    """Returns the topic as described_topic does, without a question to the metadata store.
+
+    `has_caught_up`: this broker's view has all topics, so that one that it lacks does not exist.
+    """
+    check_topic(name)
+    try:
+        return broker.topic_cache.get(name)
+    except UnknownTopic:
+        if has_caught_up:
+            raise
+        raise _unknown_here(name) from None
+
+
+def _unknown_here(name: str) -> Unavailable:
+    return Unavailable(
+        f"there was no topic {name} when this broker last heard from the metadata store, which does not answer", topic=name
+    )
 
 
 async def fresh_topic(broker: TopicLookup, name: str, *, refuses_outdated: bool = False) -> Topic:
@@ -84,16 +102,18 @@ async def fresh_topic(broker: TopicLookup, name: str, *, refuses_outdated: bool 
     return broker.topic_cache.get(name)
 
 
-async def catch_up_to_list(broker: TopicLookup, *, refuses_outdated: bool = False) -> None:
-    """Waits until this broker's view has each change of a topic, before topics are listed.
+async def catch_up_with_topics(broker: TopicLookup, *, refuses_outdated: bool = False) -> bool:
+    """Waits until this broker's view has each change of a topic, before many topics are described.
 
-    `refuses_outdated`: as in fresh_topic.
+    Returns False if the view may lack some. `refuses_outdated`: as in fresh_topic.
     """
     try:
         await broker.topic_cache.catch_up_with_all(timeout_s=LOOKUP_S)
     except Unavailable:
         if refuses_outdated:
             raise _outdated("all changes of topics") from None
+        return False
+    return True
 
 
 def _outdated(what: str, **details: str) -> Unavailable:

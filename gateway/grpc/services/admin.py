@@ -15,7 +15,7 @@ from gateway.proto import admin_pb2
 from gateway.proto.status import to_status
 from gateway.topics.describe import (
     PartitionDescription,
-    catch_up_to_list,
+    catch_up_with_topics,
     described_topic,
     fresh_topic,
     listed_topics,
@@ -71,7 +71,7 @@ class TopicsService:
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
         if request.fresh or request.refuse_outdated:
-            await catch_up_to_list(self._broker, refuses_outdated=request.refuse_outdated)
+            await catch_up_with_topics(self._broker, refuses_outdated=request.refuse_outdated)
         page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
         return admin_pb2.ListTopicsResponse(topics=map(_to_message, page.topics), next_page_token=page.next_page_token)
 

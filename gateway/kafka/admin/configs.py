@@ -51,13 +51,13 @@ from gateway.kafka.protocol.admin_messages import (
     encode_describe_configs_result,
 )
 from gateway.records.response_budget import BYTES_LEAST, ResponseBudget
-from gateway.topics.describe import fresh_topic
+from gateway.topics.describe import catch_up_with_topics, topic_in_view
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import InvalidArgument, Throttled, TidelogError
 from metadata.shown_url import shown_url
 from metadata.topics.settings import ListChange, SettingChange, list_elements, setting_definition
 
-# Resources of one request that are described at the same time: each topic is read from the metadata store.
+# Resources of one request that are described at the same time.
 DESCRIBED_MAX: Final = 16
 # An answer with as many resources waits for no memory: it is some 100 KB at most.
 UNRESERVED_MAX: Final = 16
@@ -126,12 +126,16 @@ class KafkaConfigs:
             except Throttled as error:
                 full = error
 
+        has_caught_up = False
+        if full is None and any(each.resource_type == ResourceType.TOPIC for each in resources):
+            has_caught_up = await catch_up_with_topics(self._broker)
+
         async def describe(resource: DescribeConfigsResource) -> bytes:
             nonlocal bytes_encoded, full
             answer = DescribeConfigsResult(
                 error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
             )
-            entries = full or await self._entries_or_error(call, resource)
+            entries = full or self._entries_or_error(call, resource, has_caught_up=has_caught_up)
             await self._encodings.take()
             if isinstance(entries, TidelogError):
                 answer.error_code, answer.error_message = admin_code(entries), error_text(entries)
@@ -153,15 +157,17 @@ class KafkaConfigs:
         reservation.keep(bytes_encoded)
         return DescribeConfigsResponse(results=results)
 
-    async def _entries_or_error(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry] | TidelogError:
+    def _entries_or_error(
+        self, call: KafkaCall, resource: DescribeConfigsResource, *, has_caught_up: bool
+    ) -> list[ConfigEntry] | TidelogError:
         try:
-            return await self._entries(call, resource)
+            return self._entries(call, resource, has_caught_up=has_caught_up)
         except TidelogError as error:
             return error.with_traceback(None)
 
-    async def _entries(self, call: KafkaCall, resource: DescribeConfigsResource) -> list[ConfigEntry]:
+    def _entries(self, call: KafkaCall, resource: DescribeConfigsResource, *, has_caught_up: bool) -> list[ConfigEntry]:
         if resource.resource_type == ResourceType.TOPIC:
-            topic = await fresh_topic(self._broker, resource.resource_name)
+            topic = topic_in_view(self._broker, resource.resource_name, has_caught_up=has_caught_up)
             return topic_configs(topic.settings, message_bytes_max=self._broker.settings.message_bytes_max)
         if resource.resource_type == ResourceType.BROKER:
             check_cluster()

@@ -33,8 +33,12 @@ THROTTLED, UNKNOWN_TOPIC, INVALID_REQUEST = 89, 3, 42
 COUNT = 300
 
 
-async def found(_: Any, name: str) -> Topic:
+async def catches_up(_: Any) -> bool:
     await asyncio.sleep(0)
+    return True
+
+
+def found(_: Any, name: str, *, has_caught_up: bool) -> Topic:
     if name.startswith("missing"):
         raise UnknownTopic(f"there is no topic {name}")
     return topic(name)
@@ -42,7 +46,8 @@ async def found(_: Any, name: str) -> Topic:
 
 @pytest.fixture(autouse=True)
 def topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.kafka.admin.configs.fresh_topic", found)
+    monkeypatch.setattr("gateway.kafka.admin.configs.catch_up_with_topics", catches_up)
+    monkeypatch.setattr("gateway.kafka.admin.configs.topic_in_view", found)
 
 
 def room() -> ResponseBudget:

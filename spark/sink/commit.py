@@ -20,17 +20,18 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from compaction.deleter import ObjectDeleter
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
-from metadata.retry import retry_unavailable
+from metadata.retry import RetryPauses, retry, retry_unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.object_store.interface import ObjectStore, list_all
 from spark.sink.brokers import Brokers, Connect, StagedTopicGone
-from spark.sink.delivery import PATIENCE_S, StagedDelivery
+from spark.sink.delivery import PATIENCE_S, PAUSE_S, PAUSE_S_MAX, StagedDelivery
 from spark.sink.options import PRODUCER_EXPIRY_MS
 from spark.sink.staged_files import (
     ChosenBatch,
@@ -113,19 +114,16 @@ class BatchCommit:
     async def _check_topics(self, brokers: Brokers, files: Sequence[StagedFile], before: Done | None) -> None:
         """Checks, before files are chosen for good, that their topics are there, and are those that earlier batches have written.
 
-        Raises Unavailable if a topic was deleted or made again since its rows were staged; what `_check_loss` raises.
+        Raises Unavailable if a topic was deleted or made again since its rows were staged, or brokers do not agree on that for
+        `patience_s`; what `_check_loss` raises.
         """
-        replaced = replaced_topics(before.total, as_counts(counted(files))) if before is not None else {}
         topics = {(where.topic, where.topic_id): where for where in counted(files)}
         for where in topics.values():
             try:
-                await brokers.leader_of(where, fresh=True)
+                check = partial(brokers.check_present, where)
+                await retry(check, on=Unavailable, pauses=RetryPauses(PAUSE_S, PAUSE_S_MAX), for_s=self.patience_s)
             except StagedTopicGone as error:
                 raise Unavailable(error.message, hint="Its rows are staged again then.") from error
-            except Unavailable:
-                if where.topic in replaced or sum(name == where.topic for name, _ in topics) > 1:  # one of them is gone
-                    raise
-                # else the delivery has patience
         if before is not None:
             self._check_loss(before, files)
 

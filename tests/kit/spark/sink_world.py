@@ -137,8 +137,11 @@ class ModelBrokers:
     async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
         self.asked_afresh += fresh
         if self.topic_ids.get(where.topic) != where.topic_id:
-            raise StagedTopicGone(f"topic {where.topic} was deleted and made again")
+            raise StagedTopicGone(f"topic {where.topic} was deleted and made again", hint="Begin a new checkpoint.")
         return "a" if where.partition % 2 else "b"
+
+    async def check_present(self, where: StagedPartition) -> None:
+        await self.leader_of(where, fresh=True)
 
     async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
         async with self.steps.step(f"produce {len(appends)}"):

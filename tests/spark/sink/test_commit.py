@@ -26,7 +26,7 @@ from segments.bucket.layout import chosen_key, done_key
 from segments.object_store.interface import Buffer
 from segments.partition.producer_state import BATCHES_REMEMBERED
 from spark.sink import delivery
-from spark.sink.brokers import Append
+from spark.sink.brokers import Append, StagedTopicGone
 from spark.sink.commit import discard, newest_done
 from spark.sink.partition_progress import ForgottenError
 from spark.sink.staged_files import StagedFile, StagedPartition, counted
@@ -405,6 +405,19 @@ def test_a_recreated_topic_is_refused_before_and_after_rows_are_chosen() -> None
         with pytest.raises(Rejected, match="deleted and made again"):
             await world.commit([])
         assert world.brokers.values() == []
+
+    run(test(World()))
+
+
+def test_nothing_is_chosen_for_a_former_topic_although_the_broker_that_is_asked_for_its_leader_describes_it() -> None:
+    async def test(world: World) -> None:
+        files = [await world.stage(FIRST)]
+        world.brokers.leader_of = AsyncMock(return_value="a")  # type: ignore[method-assign]  # the test's own
+        world.brokers.check_present = AsyncMock(side_effect=StagedTopicGone("made again"))  # type: ignore[method-assign]  # as above
+        with pytest.raises(Unavailable, match="made again") as failed:
+            await world.commit(files)
+        assert "Its rows are staged again then." in failed.value.hint
+        assert world.keys() == [file.key for file in files]
 
     run(test(World()))
 

@@ -67,8 +67,6 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     keeps_partitions: bool = False
     # Rows in the target table before the replay.
     rows_before: int = 0
-    # Id of the topic that is written. Empty for other targets, and in plans that an earlier Tidelog stored.
-    target_id: str = ""
     version: int = VERSION
 
     @property
@@ -105,10 +103,9 @@ def plan_of(
     ranges: Mapping[TopicPartition, OffsetRange],
     *,
     target_partitions: int | None = None,
-    target_id: str = "",
     rows_before: int = 0,
 ) -> ReplayPlan:
-    """`target_partitions`, `target_id`: of the topic that is written. Raises InvalidArgument and Rejected."""
+    """`target_partitions`: of the topic that is written. Raises InvalidArgument and Rejected."""
     by_topic: dict[str, dict[int, OffsetRange]] = {}
     ids: dict[str, str] = {}
     for partition, span in ranges.items():
@@ -116,7 +113,7 @@ def plan_of(
         ids[topic] = partition.topic_id
         by_topic.setdefault(topic, {})[int(partition.partition)] = span
     keeps = target_partitions is not None and _keeps(asked, by_topic, target_partitions)
-    return ReplayPlan(asked, by_topic, ids, keeps, rows_before, target_id)
+    return ReplayPlan(asked, by_topic, ids, keeps, rows_before)
 
 
 def _keeps(asked: ReplayRequest, by_topic: Mapping[str, Mapping[int, OffsetRange]], target_partitions: int) -> bool:
@@ -203,11 +200,14 @@ def check_same(plan: ReplayPlan, asked: ReplayRequest, where: str) -> None:
         )
 
 
-def check_target_id(plan: ReplayPlan, target_id: str) -> None:
-    """Raises Rejected if the target topic is not the one that the replay began to write. `target_id`: of the present one."""
-    if plan.target_id not in {"", target_id}:
+def check_target_id(plan: ReplayPlan, written_id: str, target_id: str) -> None:
+    """Raises Rejected if the target topic is not the one that the replay has written to.
+
+    `written_id`: of the topic that has the replay's batches; empty if none is done. `target_id`: of the present topic.
+    """
+    if written_id not in {"", target_id}:
         raise Rejected(
-            f"topic {plan.asked.into} was deleted and made again since this replay began (its id was {plan.target_id}, and is"
+            f"topic {plan.asked.into} was deleted and made again since this replay began (its id was {written_id}, and is"
             f" {target_id}): the records that the replay wrote before are gone. Nothing was written",
             hint=NEW_REPLAY,
         )

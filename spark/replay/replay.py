@@ -45,6 +45,7 @@ from spark.replay.plan import (
 from spark.runtime.bucket_thread import BucketThread
 from spark.runtime.hadoop_files import HadoopFolder, is_empty_here
 from spark.sink.row_encoder import TopicFacts
+from spark.sink.staged_files import Done
 from spark.source import options as source_options
 from spark.source import time_lookup
 from spark.source.log_snapshot import PartitionSnapshot, take_snapshot
@@ -79,8 +80,8 @@ CHECKPOINT: Final = "_checkpoint"
 log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"PySparkException: (.+)")
-# The remedy of the sink where its topic was made again after it had written to it.
-_NEW_CHECKPOINT: Final = "Begin a new checkpoint to write all rows again."
+# The remedies of the sink where its topic was made again after it had written to it, or had chosen what it writes.
+_NEW_CHECKPOINT: Final = re.compile(r"Begin a new checkpoint(?: to write all rows again)?\.")
 # The remedy of queries; a replay has no such option, since it would count less than it was asked for.
 _PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\.")
 
@@ -175,7 +176,7 @@ def replay(
     if plan.offset_count:
         began(plan, _done_before(plan, checkpoint))
         run_query(_writer(frame, plan, running), plan, report)
-    return Verdict(_expected(spark, plan), _written(spark, plan, running, checkpoint, into))
+    return Verdict(_expected(spark, plan), _written(spark, plan, running, checkpoint))
 
 
 # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +191,8 @@ def _planned(
         plan = decode_plan(stored, where)
         check_same(plan, asked, checkpoint.uri)
         if into is not None:
-            check_target(plan, into, lambda: _ask_for_target(asked, running))
+            written_id = asyncio.run(written_topic_id(_staging(asked, running), _query_id(checkpoint), asked.into))
+            check_target(plan, written_id, into, lambda: _ask_for_target(asked, running))
         return plan
     if not checkpoint.is_empty():
         raise InvalidArgument(
@@ -206,7 +208,6 @@ def _planned(
         snapshots,
         ranges,
         target_partitions=into.partition_count if into is not None else None,
-        target_id=into.topic_id if into is not None else "",
         rows_before=_check_empty(spark, asked, checkpoint),
     )
     _rows(spark.read, plan)  # the filter is parsed, and its columns are looked up
@@ -214,15 +215,18 @@ def _planned(
     return plan
 
 
-def check_target(plan: ReplayPlan, into: TopicFacts, ask_again: Callable[[], TopicFacts]) -> None:
-    """Raises Rejected if the target topic was deleted and made again. A broker that lags describes the former one."""
+def check_target(plan: ReplayPlan, written_id: str, into: TopicFacts, ask_again: Callable[[], TopicFacts]) -> None:
+    """Raises Rejected if the target topic was deleted and made again after the replay had written to it.
+
+    `written_id`: as in `check_target_id`. `ask_again`: each answer is that of several brokers, all of which may lag at first.
+    """
     from spark.sink.brokers import ANSWERS_MIN
 
     for _ in range(ANSWERS_MIN - 1):
-        if plan.target_id in {"", into.topic_id}:
+        if written_id in {"", into.topic_id}:
             return
         into = ask_again()
-    check_target_id(plan, into.topic_id)
+    check_target_id(plan, written_id, into.topic_id)
 
 
 async def resolve_range(
@@ -390,7 +394,7 @@ def _sink_options(asked: ReplayRequest, running: Running) -> dict[str, str]:
     from spark.sink.options import CREDENTIALS
 
     credentials = {option: running.credentials[name] for option, name in CREDENTIALS.items() if name in running.credentials}
-    return {"brokers": running.brokers, "bucket": running.staging or asked.bucket, "topic": asked.into, **credentials}
+    return {"brokers": running.brokers, "bucket": _staging(asked, running), "topic": asked.into, **credentials}
 
 
 def _done_before(plan: ReplayPlan, checkpoint: HadoopFolder) -> int:
@@ -442,8 +446,8 @@ def _of_the_query(error: Exception) -> TidelogError:
     ours = _OURS.findall(str(error))
     cause = ours[-1] if ours else str(error).split("\n")[0].split(" terminated with exception: ")[-1]
     cause, lost = _PASS_OVER.subn("", cause)
-    if (at := cause.find(_NEW_CHECKPOINT)) >= 0:
-        return Rejected(f"the replay was broken off: {cause[:at].strip()}", hint=NEW_REPLAY)
+    if (remedy := _NEW_CHECKPOINT.search(cause)) is not None:
+        return Rejected(f"the replay was broken off: {cause[: remedy.start()].strip()}", hint=NEW_REPLAY)
     return Unavailable(f"the replay was broken off: {cause.strip()}", hint=LOST if lost else RUN_AGAIN)
 
 
@@ -465,7 +469,7 @@ def _expected(spark: SparkSession, plan: ReplayPlan) -> int:
     return (frame.where(plan.asked.where) if plan.asked.where else frame).count()
 
 
-def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint: HadoopFolder, into: TopicFacts | None) -> int:
+def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint: HadoopFolder) -> int:
     asked = plan.asked
     match asked.target:
         case ReplayTarget.PARQUET:
@@ -476,20 +480,41 @@ def _written(spark: SparkSession, plan: ReplayPlan, running: Running, checkpoint
             there = spark.table(asked.into).count() if spark.catalog.tableExists(asked.into) else 0
             return there - plan.rows_before
         case ReplayTarget.TOPIC:
-            metadata = checkpoint.read("metadata")
-            query_id = json.loads(metadata)["id"] if metadata else ""
-            target_id = plan.target_id or (into.topic_id if into is not None else "")
-            return asyncio.run(records_sent(running.staging or asked.bucket, query_id, target_id))
+            bucket, query_id = _staging(asked, running), _query_id(checkpoint)
+            topic_id = asyncio.run(written_topic_id(bucket, query_id, asked.into))
+            return asyncio.run(records_sent(bucket, query_id, topic_id))
+
+
+def _staging(asked: ReplayRequest, running: Running) -> str:
+    """Returns the bucket of the brokers that are written to."""
+    return running.staging or asked.bucket
+
+
+def _query_id(checkpoint: HadoopFolder) -> str:
+    """Returns Spark's id of the query; empty if it has not begun."""
+    metadata = checkpoint.read("metadata")
+    return str(json.loads(metadata)["id"]) if metadata else ""
 
 
 async def records_sent(bucket: str, query_id: str, topic_id: str) -> int:
     """Counts the records that the query has written to this topic. Those of a topic that it replaced are gone."""
+    done = await _newest_done(bucket, query_id)
+    return sum(count.records for count in done.total if count.topic_id == topic_id) if done is not None else 0
+
+
+async def written_topic_id(bucket: str, query_id: str, topic: str) -> str:
+    """Returns the id of the topic of this name that the query has written to last; empty if no batch is done."""
+    done = await _newest_done(bucket, query_id)
+    ids = [count.topic_id for count in (*done.total, *done.partitions) if count.topic == topic] if done is not None else []
+    return ids[-1] if ids else ""
+
+
+async def _newest_done(bucket: str, query_id: str) -> Done | None:
     from spark.sink.commit import newest_done
     from spark.sink.writer import write_of_query
 
     store = await open_store(bucket)
     try:
-        done = await newest_done(store, write_of_query(query_id))
-        return sum(count.records for count in done.total if count.topic_id == topic_id) if done is not None else 0
+        return await newest_done(store, write_of_query(query_id))
     finally:
         await store.close()

@@ -37,6 +37,7 @@ from spark.replay.replay import (
     records_sent,
     resolve_range,
     run_query,
+    written_topic_id,
 )
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.row_encoder import TopicFacts
@@ -45,7 +46,7 @@ from spark.sink.writer import write_of_query
 from spark.source.log_snapshot import PartitionSnapshot
 from spark.source.scan_plan import OffsetRange
 from tests.kit.segments.batches import ORDERS
-from tests.kit.spark.sink_world import World
+from tests.kit.spark.sink_world import World, killed
 from tests.kit.spark.topics_on_disk import START_MS, Bucket, records
 
 FORMER, PRESENT = "a" * 32, "b" * 32
@@ -77,9 +78,9 @@ def resolve(wanted: ReplayRequest) -> Resolved:
         return opened.run(lambda store: resolve_range(store, wanted, now_ms=NOW_MS))
 
 
-def planned(bucket: Bucket, target_partitions: int | None = None, target_id: str = "", /, **changes: Any) -> ReplayPlan:
+def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: Any) -> ReplayPlan:
     wanted = asked(bucket, **changes)
-    return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions, target_id=target_id)
+    return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions)
 
 
 @pytest.mark.parametrize(
@@ -201,27 +202,30 @@ def answers(*topic_ids: str) -> Callable[[], TopicFacts]:
 
 
 def test_a_replay_into_a_topic_that_was_made_again_is_refused(bucket: Bucket) -> None:
-    plan = decode_plan(encode_plan(planned(bucket, 2, FORMER, target=ReplayTarget.TOPIC, into="kept")), "here")
+    plan = decode_plan(encode_plan(planned(bucket, 2, target=ReplayTarget.TOPIC, into="kept")), "here")
     ask = answers(PRESENT, PRESENT, PRESENT)
     with pytest.raises(
         Rejected, match=r"topic kept was deleted and made again since this replay began.*Nothing was written"
     ) as refused:
-        check_target(plan, ask(), ask)
+        check_target(plan, FORMER, ask(), ask)
     assert "another --checkpoint" in refused.value.hint
 
 
 @pytest.mark.parametrize("lagging", [0, 1, 2])
 def test_a_broker_that_describes_the_former_target_topic_does_not_end_a_replay(bucket: Bucket, lagging: int) -> None:
     ask = answers(*[FORMER] * lagging, PRESENT)
-    check_target(planned(bucket, 2, PRESENT, target=ReplayTarget.TOPIC, into="kept"), ask(), ask)
+    check_target(planned(bucket, 2, target=ReplayTarget.TOPIC, into="kept"), PRESENT, ask(), ask)
 
 
-def test_a_plan_that_was_stored_without_the_id_of_its_target_is_read(bucket: Bucket) -> None:
-    stored = msgspec.json.decode(encode_plan(planned(bucket, 2, FORMER, target=ReplayTarget.TOPIC, into="kept")))
-    del stored["target_id"]
-    plan = decode_plan(msgspec.json.encode(stored), "here")
-    assert plan.target_id == ""
-    check_target(plan, answers(PRESENT)(), answers())
+def test_a_replay_that_has_written_nothing_may_write_to_a_topic_that_was_made_again(bucket: Bucket) -> None:
+    check_target(planned(bucket, 2, target=ReplayTarget.TOPIC, into="kept"), "", answers(PRESENT)(), answers())
+
+
+def test_the_id_of_the_target_in_a_plan_of_an_earlier_tidelog_is_passed_over(bucket: Bucket) -> None:
+    """A broker that lagged may have given the id of a former topic, which the replay has never written to."""
+    plan = planned(bucket, 2, target=ReplayTarget.TOPIC, into="kept")
+    stored = msgspec.json.decode(encode_plan(plan)) | {"target_id": FORMER}
+    assert decode_plan(msgspec.json.encode(stored), "here") == plan
 
 
 def test_records_that_were_sent_to_a_former_topic_do_not_count_as_written(tmp_path: Path) -> None:
@@ -231,13 +235,17 @@ def test_records_that_were_sent_to_a_former_topic_do_not_count_as_written(tmp_pa
     async def test() -> None:
         url, query = f"file://{tmp_path}", "7f"
         write = write_of_query(query)
-        done = Done(write=write, batch=3, done_ms=1, partitions=(), first_batch=0, total=(count(FORMER, 30), count(PRESENT, 20)))
+        total = (count(FORMER, 30), count(PRESENT, 20))
+        done = Done(write=write, batch=3, done_ms=1, partitions=(count(PRESENT, 20),), first_batch=0, total=total)
         store = await open_store(url)
         await store.create(done_key(write, 3), [msgspec.json.encode(done)])
         await store.close()
         assert await records_sent(url, query, PRESENT) == 20
         assert await records_sent(url, query, FORMER) == 30
         assert await records_sent(url, "another", FORMER) == 0
+        assert await written_topic_id(url, query, "kept") == PRESENT
+        assert await written_topic_id(url, query, "orders") == ""
+        assert await written_topic_id(url, "another", "kept") == ""
 
     asyncio.run(test())
 
@@ -324,6 +332,26 @@ def test_a_target_topic_that_is_made_again_during_a_replay_ends_it_with_a_remedy
     error = asyncio.run(refusal())
     failure = f"x\npyspark.errors.exceptions.base.PySparkException: {error.message}. {error.hint}\n"
     with pytest.raises(Rejected, match=r"broken off: .* topic orders was deleted and made again .*has sent nothing\.$") as failed:
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
+    assert failed.value.hint == NEW_REPLAY
+
+
+def test_a_target_topic_that_is_made_again_after_a_batch_was_chosen_ends_a_replay_with_a_remedy_that_it_has(bucket: Bucket) -> None:
+    async def refusal() -> TidelogError:
+        world = World()
+        files = [await world.stage(["a"])]
+        world.steps.crash_at = 3  # it has chosen
+        with killed():
+            await world.commit(files)
+        world.revive()
+        world.recreate()
+        with pytest.raises(Rejected) as refused:
+            await world.commit([])
+        return refused.value
+
+    error = asyncio.run(refusal())
+    failure = f"x\npyspark.errors.exceptions.base.PySparkException: {error.message}. {error.hint}\n"
+    with pytest.raises(Rejected, match=r"broken off: .* topic orders was deleted and made again") as failed:
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert failed.value.hint == NEW_REPLAY
 

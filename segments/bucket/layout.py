@@ -16,6 +16,7 @@
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
     spark/{write}/{batch:016x}/rows-{created_ms:016x}-{nonce}-{number:x}   create-only: rows that a task of Spark has staged
     spark/{write}/{batch:016x}/chosen                 create-only: which of them are the batch
+    spark/{write}/{batch:016x}/chosen-{topic_id}      create-only: the same, for a topic that was made again after `chosen`
     spark/{write}/{batch:016x}/done                   create-only: all of them are in their topics
 
 Keys sort by session, then by sequence number, since both are fixed-width hexadecimal; within a session the segments stand
@@ -50,7 +51,9 @@ _HISTORY = re.compile(r"partition=([0-9]+)/(([0-9]{20})-([0-9]{20})-([0-9a-f]+)-
 _SNAPSHOT = re.compile(r"metadata/snapshot-(?:([0-9]{20})-)?([0-9]{20})", re.ASCII)
 _RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
 _APPOINTMENTS = re.compile(r"appointments/([0-9]{20})", re.ASCII)
-_STAGED = re.compile(rf"spark/([0-9a-f]{{32}})/{_N}/(?:rows-{_N}-[0-9a-f]{{16}}-[0-9a-f]+|(chosen)|(done))", re.ASCII)
+_STAGED = re.compile(
+    rf"spark/([0-9a-f]{{32}})/{_N}/(?:rows-{_N}-[0-9a-f]{{16}}-[0-9a-f]+|(chosen)(?:-[0-9a-f]{{32}})?|(done))", re.ASCII
+)
 
 
 def session_prefix(session: SessionId) -> str:
@@ -198,8 +201,9 @@ def staged_rows_key(write: str, batch: int, created_ms: int, nonce: str, number:
     return f"{staged_prefix(write, batch)}rows-{created_ms:016x}-{nonce}-{number:x}"
 
 
-def chosen_key(write: str, batch: int) -> str:
-    return f"{staged_prefix(write, batch)}chosen"
+def chosen_key(write: str, batch: int, topic_id: str = "") -> str:
+    """`topic_id`: of the topic for which a batch is chosen again, since that of its first choice is gone; 32 hex digits."""
+    return f"{staged_prefix(write, batch)}chosen" + (f"-{topic_id}" if topic_id else "")
 
 
 def done_key(write: str, batch: int) -> str:

@@ -10,7 +10,13 @@ run it again. Markers are never deleted by age, so that nothing is written twice
 A topic that was deleted and made again lacks what earlier batches have written. `done` holds the ids of their topics. A batch for
 another topic of such a name is refused, unless the query is to go on without these rows.
 
-Invariant: of a batch, only the files of one `chosen` are ever sent, always under the same producer and sequences.
+A batch of one topic that is deleted and made again after `chosen` is chosen once more for the new topic, if the query may lose
+rows: `chosen-{topic id}`. Attempts of the first choice may still run, or have ended with an unknown outcome. They write nothing to
+the new topic, since their requests hold the id of the former one. If one of them creates `done`, the batch was written to the
+former topic, and is lost with it.
+
+Invariant: of a batch, a topic id gets only the files of one choice, always under the same producer and sequences. That is `chosen`;
+where `chosen` is for another topic id, it is the `chosen-` of this id. All of these are create-only.
 """
 
 from __future__ import annotations
@@ -43,6 +49,7 @@ from spark.sink.staged_files import (
     decode_chosen,
     decode_done,
     replaced_topics,
+    topic_made_again,
 )
 
 BUCKET_PATIENCE_S: Final = 60.0
@@ -81,7 +88,7 @@ class BatchCommit:
         if done is not None:
             log.info("%s was written before, with %d rows", self.label, done.records)
         else:
-            if not files and await self._read_chosen() is None:
+            if not files and await self._read_chosen(chosen_key(self.write, self.batch)) is None:
                 return None
             sending: list[StagedDelivery] = []
             try:
@@ -97,7 +104,7 @@ class BatchCommit:
         """Adds what it sends to `sending`."""
         before = await self._read_previous()
         await self._check_topics(brokers, files, before)
-        chosen = await self._choose(files)
+        chosen, marker = await self._choose(files)
         if before is not None and chosen.files != tuple(files):
             self._check_loss(before, chosen.files)
         later = [other.batch for other in await self._markers() if other.batch > self.batch]
@@ -107,7 +114,7 @@ class BatchCommit:
                 hint="Another run of the query goes on: stop one of them. Or the checkpoint was set back: begin a new one.",
             )
         if chosen.files:
-            sending.append(self._delivery(brokers, chosen))
+            sending.append(self._delivery(brokers, chosen, marker))
             await self._send(sending[0])
         return await self._finish(chosen, before)
 
@@ -143,9 +150,11 @@ class BatchCommit:
                 )
             log.warning("%s: %s; going on with the new topic", self.label, lost)
 
-    async def _choose(self, files: Sequence[StagedFile]) -> ChosenBatch:
-        """Creates `chosen`, or returns the one that another attempt created first."""
-        key = chosen_key(self.write, self.batch)
+    async def _choose(self, files: Sequence[StagedFile]) -> tuple[ChosenBatch, str]:
+        """Creates `chosen`, or reads the one that another attempt created first. Returns it with its key.
+
+        Where the topic was made again since, and the query may lose rows, does the same for the new topic.
+        """
         ours = ChosenBatch(
             write=self.write,
             batch=self.batch,
@@ -154,23 +163,40 @@ class BatchCommit:
             nonce=secrets.token_hex(8),
             files=tuple(files),
         )
+        key = chosen_key(self.write, self.batch)
+        chosen = await self._create_chosen(ours, key)
+        again = topic_made_again(chosen.files, ours.files)
+        if again is None or self.fails_on_loss:
+            return chosen, key
+        log.warning(
+            "%s was chosen for a topic %s that was deleted and made again: rows of it that were written there are gone; going on"
+            " with the new topic topic_id=%s",
+            self.label,
+            again.topic,
+            again.topic_id,
+        )
+        key = chosen_key(self.write, self.batch, again.topic_id)
+        return await self._create_chosen(ours, key), key
+
+    async def _create_chosen(self, ours: ChosenBatch, key: str) -> ChosenBatch:
         try:
             await retry_unavailable(lambda: self.store.create(key, [msgspec.json.encode(ours)]), for_s=BUCKET_PATIENCE_S)
         except AlreadyExists:
-            chosen = await self._read_chosen()
+            chosen = await self._read_chosen(key)
             if chosen is None:
                 raise Fenced(f"{key} was there and is gone", hint="Another run of the query goes on: stop one.") from None
             if chosen.nonce != ours.nonce:
-                log.info("%s: an earlier attempt has chosen its rows, and they are sent", self.label)
+                log.info("%s: an earlier attempt has chosen its rows key=%s", self.label, key)
             return chosen
         return ours
 
-    def _delivery(self, brokers: Brokers, chosen: ChosenBatch) -> StagedDelivery:
+    def _delivery(self, brokers: Brokers, chosen: ChosenBatch, marker: str) -> StagedDelivery:
         lasts_ms = self.producer_expiry_ms - self.producer_expiry_ms // EXPIRY_MARGIN
         return StagedDelivery(
             chosen,
             self.store,
             brokers,
+            marker=marker,
             begins_until_ms=chosen.created_ms + lasts_ms,
             now_ms=self.now_ms,
             patience_s=self.patience_s,
@@ -179,13 +205,16 @@ class BatchCommit:
     async def _send(self, delivery: StagedDelivery) -> None:
         try:
             await delivery.run()
+        except StagedTopicGone as error:
+            if self.fails_on_loss and len({where.topic for where in delivery.partitions}) == 1:
+                error.hint += " Or set failOnDataLoss to false to write the batch to the new topic."
+            raise
         except NotFound as error:
             if await read_done(self.store, self.write, self.batch) is None:
                 what = f"staged rows are gone from the bucket: {error.message}"
-                marker = chosen_key(self.write, self.batch)
                 hint = (
                     "They are kept for a week. Look at the end of the topic. Where none of the rows are there, delete "
-                    f"{marker} on {self.store.url}, and run it again; where some are, begin a new checkpoint behind them."
+                    f"{delivery.marker} on {self.store.url}, and run it again; where some are, begin a new checkpoint behind them."
                 )
                 raise Rejected(what, hint=hint) from error
             # else another attempt was faster, and has cleared up
@@ -250,8 +279,7 @@ class BatchCommit:
         batches = [other.batch for other in await self._markers() if other.done and other.batch < self.batch]
         return await read_done(self.store, self.write, max(batches)) if batches else None
 
-    async def _read_chosen(self) -> ChosenBatch | None:
-        key = chosen_key(self.write, self.batch)
+    async def _read_chosen(self, key: str) -> ChosenBatch | None:
         try:
             return decode_chosen(await retry_unavailable(lambda: self.store.get(key), for_s=BUCKET_PATIENCE_S), key)
         except NotFound:

@@ -16,7 +16,6 @@ from typing import Final
 
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.retry import retry_unavailable
-from segments.bucket.layout import chosen_key
 from segments.object_store.interface import ObjectStore
 from segments.shared_errors import first_error
 from spark.sink.brokers import Append, Brokers
@@ -50,11 +49,13 @@ class StagedDelivery:
         store: ObjectStore,
         brokers: Brokers,
         *,
+        marker: str,
         begins_until_ms: int,
         now_ms: Callable[[], int],
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`begins_until_ms`: after this time brokers may have forgotten what an earlier attempt sent."""
+        """`marker`: the key of `chosen`. `begins_until_ms`: after it brokers may have forgotten what an earlier attempt sent."""
+        self.marker = marker
         self._chosen = chosen
         self._store = store
         self._brokers = brokers
@@ -197,7 +198,7 @@ class StagedDelivery:
             f"{partition.where}: the batch was chosen at {chosen_at}; brokers may have forgotten since then which of its rows "
             "they hold",
             hint=f"Look at the end of the topic. Where none of the rows are there, delete "
-            f"{chosen_key(self._chosen.write, self._chosen.batch)} on {self._store.url}, and run it again; where some are, begin a "
+            f"{self.marker} on {self._store.url}, and run it again; where some are, begin a "
             "new checkpoint behind them.",
         )
 

@@ -223,6 +223,15 @@ def replaced_topics(before: Iterable[PartitionCount], counts: Iterable[Partition
     return {name: (former[name], topic_id) for name, topic_id in present.items() if name in former and topic_id not in known}
 
 
+def topic_made_again(chosen: Iterable[StagedFile], files: Iterable[StagedFile]) -> StagedPartition | None:
+    """Returns a partition of `files` if these go to one topic alone, and what was chosen to another one of its name; else None."""
+    former, present = counted(chosen), counted(files)
+    if len({where.topic_id for where in former}) != 1 or len({where.topic_id for where in present}) != 1:
+        return None
+    before, now = next(iter(former)), next(iter(present))
+    return now if now.topic == before.topic and now.topic_id != before.topic_id else None
+
+
 def decode_chosen(body: bytes, key: str) -> ChosenBatch:
     return _decoded(body, key, ChosenBatch)
 

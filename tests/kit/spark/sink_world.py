@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metadata.errors import AlreadyExists, TidelogError
+from metadata.errors import AlreadyExists, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId
 from segments.bucket.layout import staged_rows_key
 from segments.object_store.interface import Buffer, ListPage
@@ -167,6 +167,8 @@ class ModelBrokers:
         return outcomes
 
     def _append(self, append: Append) -> None:
+        if self.topic_ids.get(append.where.topic) != append.where.topic_id:
+            raise Unavailable(f"there is no topic {append.where.topic_id}")
         held = self.held[append.where.topic, append.where.partition]
         header = check_produced(append.batch, message_bytes_max=1 << 20, decompressed_bytes_max=BYTES_MAX)
         producer_id = ProducerId(header.producer_id)

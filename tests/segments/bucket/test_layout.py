@@ -70,6 +70,8 @@ def test_what_spark_stages_parses_back(write: str, batch: int, created_ms: int, 
     rows = staged_rows_key(write, batch, created_ms, "0123456789abcdef", number)
     assert parse_staged_key(rows) == StagedKey(write, batch, created_ms=created_ms)
     assert parse_staged_key(chosen_key(write, batch)) == StagedKey(write, batch, chosen=True)
+    assert parse_staged_key(chosen_key(write, batch, write)) == StagedKey(write, batch, chosen=True)
+    assert parse_staged_key(chosen_key(write, batch, "b")) is None
     assert parse_staged_key(done_key(write, batch)) == StagedKey(write, batch, done=True)
     assert all(key.startswith(staged_prefix(write, batch)) for key in (rows, chosen_key(write, batch), done_key(write, batch)))
     assert parse_staged_key(rows + "/x") is None

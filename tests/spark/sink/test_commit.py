@@ -29,6 +29,7 @@ from spark.sink import delivery
 from spark.sink.brokers import Append, StagedTopicGone
 from spark.sink.commit import discard, newest_done
 from spark.sink.partition_progress import ForgottenError
+from spark.sink.row_encoder import TopicFacts
 from spark.sink.staged_files import StagedFile, StagedPartition, counted
 from tests.kit.spark.sink_world import EXPIRY_MS, HOUR_MS, WRITE, World, expected, killed
 from tests.simulation.virtual_loop import run
@@ -418,6 +419,109 @@ def test_nothing_is_chosen_for_a_former_topic_although_the_broker_that_is_asked_
             await world.commit(files)
         assert "Its rows are staged again then." in failed.value.hint
         assert world.keys() == [file.key for file in files]
+
+    run(test(World()))
+
+
+async def chosen_for_a_former_topic(world: World, rows: Sequence[str], *, sent: int = 0) -> StagedFile:
+    """Chooses rows for a topic that is deleted and made again then, after this many requests were sent to it."""
+    file = await world.stage(rows)
+    world.steps.crash_at = 4 + sent  # it has chosen, has looked for later batches, and has read its rows
+    with killed():
+        await world.commit([file])
+    world.revive()
+    assert chosen_key(WRITE, 0) in world.keys()  # noqa: SIM118  # no mapping
+    world.recreate()
+    return file
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_a_batch_that_was_chosen_for_a_topic_which_was_made_again_is_chosen_again_where_rows_may_be_lost(sent: int) -> None:
+    async def test(world: World) -> None:
+        former = world.brokers.topic_ids["orders"]
+        file = await chosen_for_a_former_topic(world, FIRST, sent=sent)
+        assert world.brokers.requests == [] or sent
+        present = world.brokers.topic_ids["orders"]
+        with pytest.raises(StagedTopicGone) as refused:
+            await world.commit([await world.stage(FIRST)])
+        assert refused.value.hint == "Begin a new checkpoint. Or set failOnDataLoss to false to write the batch to the new topic."
+        world.steps.crash_at = len(world.steps.taken) + 8
+        with killed():
+            await world.commit([await world.stage(FIRST[::-1])], fails_on_loss=False)
+        world.revive()
+        assert chosen_key(WRITE, 0, present) in world.keys()  # noqa: SIM118  # no mapping
+        with pytest.raises(Unavailable, match="made again"):  # the first attempt wakes up
+            await world.commit([file], fails_on_loss=False)
+        done = await world.commit([await world.stage(FIRST)], fails_on_loss=False)
+        assert done is not None
+        assert {count.topic_id for count in done.total} == {present} != {former}
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST)
+        await world.commit([await world.stage(SECOND, batch=1)], batch=1)
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
+        assert world.keys() == [chosen_key(WRITE, 1), done_key(WRITE, 1)]
+
+    run(test(World()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_drivers_that_race_over_topics_that_are_made_again_write_no_row_twice_and_the_last_one_all(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of them see a former topic for a while, as by brokers that lag."""
+    monkeypatch.setattr(delivery, "PARTITION_BATCHES", 1)
+    chance = random.Random(seed)
+
+    async def attempt(world: World, topic_id: str, rows: list[str]) -> None:
+        """Stages rows for this topic, which the check before the choice takes for the present one."""
+        facts, world.facts["orders"] = world.facts["orders"], TopicFacts("orders", topic_id, 3, 1 << 20)
+        mixed = chance.sample(rows, len(rows))
+        cut = chance.randint(1, len(rows) - 1)
+        files = [await world.stage(part, rows_per_batch=chance.randint(1, 4)) for part in (mixed[:cut], mixed[cut:])]
+        world.facts["orders"] = facts
+        await world.commit(files, fails_on_loss=False)
+
+    async def test(world: World) -> None:
+        world.brokers.check_present = AsyncMock()  # type: ignore[method-assign]  # the test's own
+        rows = [f"{n}" for n in range(chance.randint(10, 60))]
+        ids = [world.brokers.topic_ids["orders"]]
+        for _ in range(chance.randint(2, 5)):
+            seen = [chance.choice(ids[-2:]) for _ in range(chance.randint(1, 3))]
+            drivers = [asyncio.create_task(attempt(world, topic_id, rows)) for topic_id in seen]
+            world.brokers.lost_answers = [OutcomeUnknown("reset") for _ in range(chance.randint(0, 2))]
+            world.steps.kills = {len(world.steps.taken) + chance.randint(0, 40): driver for driver in drivers}
+            if chance.random() < 0.4:
+                await asyncio.sleep(chance.random() / 100)
+                world.recreate()
+                ids.append(world.brokers.topic_ids["orders"])
+            ends = await asyncio.gather(*drivers, return_exceptions=True)
+            assert all(end is None or isinstance(end, asyncio.CancelledError | StagedTopicGone) for end in ends), ends
+            values = list(filter(None, world.brokers.values()))
+            assert len(values) == len(set(values))
+        world.steps.kills = {}
+        await attempt(world, ids[-1], rows)
+        done = await newest_done(world.store, WRITE)
+        assert done is not None
+        if {count.topic_id for count in done.total} == {ids[-1]}:  # else all were written to a former topic, and are lost with it
+            assert sorted(filter(None, world.brokers.values())) == expected(*rows)
+
+    run(test(World()), seed=seed, shuffled=True)
+
+
+def test_a_batch_of_several_topics_of_which_one_was_made_again_is_not_chosen_again() -> None:
+    """Its rows may be in the other topic already."""
+
+    async def test(world: World) -> None:
+        files = [await world.stage(FIRST), await world.stage(SECOND, topic="payments")]
+        world.steps.crash_at = 4
+        with killed():
+            await world.commit(files)
+        world.revive()
+        world.recreate()
+        files = [await world.stage(FIRST), await world.stage(SECOND, topic="payments")]
+        with pytest.raises(StagedTopicGone):
+            await world.commit(files, fails_on_loss=False)
+        assert world.brokers.values() == []
 
     run(test(World()))
 

@@ -327,13 +327,14 @@ def test_a_broker_of_ones_own_welcomes_people_with_what_to_type(tmp_path: Path) 
     with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
-        said = [broker.stderr.readline() for _ in range(11)]
+        said = [broker.stderr.readline() for _ in range(12)]
         broker.send_signal(signal.SIGTERM)
         assert broker.stdout.read() == b""
         assert broker.wait(timeout=60) == 0
-    assert said[3].startswith(b"  kafka   127.0.0.1:")
-    assert said[7].startswith(b"  tidelog topic create greetings --url http://127.0.0.1:")
-    assert said[10].startswith(b"  curl -N http://127.0.0.1:")
+    assert said[2].rstrip().endswith(b"/console   (open it in a browser)")
+    assert said[4].startswith(b"  kafka   127.0.0.1:")
+    assert said[8].startswith(b"  tidelog topic create greetings --url http://127.0.0.1:")
+    assert said[11].startswith(b"  curl -N http://127.0.0.1:")
 
 
 def test_serve_logs_plainly(tmp_path: Path) -> None:

@@ -268,8 +268,8 @@ def _shorter_retention(basis: CostBasis) -> list[Change]:
         then_ms = held.retention_ms // 2 if held.retention_ms > 0 else 30 * 86_400_000
         after = topic._replace(settings=replace(held, retention_ms=then_ms))
         less = _storage_dollars(topic, basis.prices) - _storage_dollars(after, basis.prices)
-        now = _days(held.retention_ms) if held.retention_ms >= 0 else "no limit"
-        found.append(Change("retention.ms", topic.name, now, _days(then_ms), less, "Older records can no longer be read."))
+        now = _duration(held.retention_ms) if held.retention_ms >= 0 else "no limit"
+        found.append(Change("retention.ms", topic.name, now, _duration(then_ms), less, "Older records can no longer be read."))
     return found
 
 
@@ -283,14 +283,17 @@ def _later_compaction(basis: CostBasis, now: Forecast) -> list[Change]:
         Change(
             "compaction_due_age_ms",
             "",
-            f"{due_ms / 60_000:.3g} min",
-            f"{4 * due_ms / 60_000:.3g} min",
+            _duration(due_ms),
+            _duration(4 * due_ms),
             fewer * _price("create", basis.prices),
             "Records are in Parquet later, so reads of them before take more requests, and more memory of compactors.",
         )
     ]
 
 
-def _days(ms: float) -> str:
-    days = ms / 86_400_000
-    return f"{days:.3g} d" if days >= 1 else f"{24 * days:.3g} h"
+def _duration(ms: float) -> str:
+    """Returns a time span in the largest unit of which it has two: 80 s, 24 h, 3.5 d."""
+    for size_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= 2 * size_ms:
+            return f"{ms / size_ms:.3g} {unit}"
+    return f"{ms / 1000:.3g} s"

@@ -99,6 +99,9 @@ def test_a_later_compaction_saves_at_most_what_it_decides() -> None:
     [change] = [change for change in found.changes if change.setting == "compaction_due_age_ms"]
     assert (change.now, change.then) == ("15 min", "60 min")
     assert change.dollars_less == pytest.approx(found.request_dollars * 3 / 4)
+    soon = replace(NOTHING, requests=requests, topics=topics, settings=SETTINGS._replace(compaction_due_age_ms=20_000))
+    [change] = [change for change in forecast(soon).changes if change.setting == "compaction_due_age_ms"]
+    assert (change.now, change.then) == ("20 s", "80 s")
 
 
 amounts = st.integers(0, 1 << 50)

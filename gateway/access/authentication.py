@@ -158,7 +158,7 @@ class Authenticator:
 
     async def catch_up(self) -> None:
         """Waits until this broker knows all keys and users that are stored now. Raises Unavailable if that takes long."""
-        if not await is_current(self._view):
+        if not await is_current(self._view, anonymous=True):
             raise rights_in_doubt()
 
     def _key_holder(self, shown: Credential) -> Principal:
@@ -169,19 +169,11 @@ class Authenticator:
             raise stale
         return self._key_principal(check_credential(self._view.key(shown.key_id), shown, self._now_ms()))
 
-    async def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns the SCRAM credential of an API key, by its id, or of a user; None where the metadata store has none.
+    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns the SCRAM credential of an API key, by its id, or of a user; None where this broker's view has none.
 
-        Raises Unavailable while the view of keys is too old, or is not proven in time.
+        Raises Unavailable while the view of keys is too old.
         """
-        found = self.known_scram(user, mechanism)
-        if found is None:
-            await self.catch_up()
-            found = self.known_scram(user, mechanism)
-        return found
-
-    def known_scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns the SCRAM credential as `scram`, by the present view. Raises Unavailable while that is too old."""
         if (stale := self._view.stale_error()) is not None:
             raise stale
         key = self._view.key(user)

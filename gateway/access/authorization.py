@@ -48,8 +48,11 @@ class PolicyView(Protocol):
 
     def rights(self, principal: str) -> Rights: ...
 
-    async def catch_up(self, timeout_s: float) -> bool:
-        """Waits until all that was written before this call is known here. Returns False after `timeout_s`, or at once."""
+    async def catch_up(self, timeout_s: float, *, anonymous: bool = False) -> bool:
+        """Waits until all that was written before this call is known here. Returns False after `timeout_s`, or at once.
+
+        `anonymous`: the caller has proven nothing yet, and waits longer.
+        """
         ...
 
 

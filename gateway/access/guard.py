@@ -199,15 +199,18 @@ class AccessGuard:
         """The URL of the OpenID provider whose tokens are accepted; empty without one."""
         return self._authentication.oidc_issuer
 
-    async def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
-        """Returns the SCRAM credential of a user; None where it has none. Raises Unavailable."""
-        return await self._authentication.scram(user, mechanism)
+    def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
+        """Returns the SCRAM credential of a user; None where this broker knows of none. Raises Unavailable."""
+        return self._authentication.scram(user, mechanism)
 
-    async def is_replaced(self, identity: ScramIdentity, user: str, mechanism: str) -> bool:
-        """Returns whether the user has another SCRAM credential by now. Raises Unavailable."""
+    async def is_replaced(self, identity: ScramIdentity | None, user: str, mechanism: str) -> bool:
+        """Returns whether the user has another SCRAM credential by now than the one of its challenge. Raises Unavailable.
+
+        Waits for a proof of the view also where there is none, so that the wait does not tell which users exist.
+        """
         await self._authentication.catch_up()
-        held = self._authentication.known_scram(user, mechanism)
-        return held is not None and held.credential != identity.credential
+        held = self._authentication.scram(user, mechanism)
+        return held is not None and (identity is None or held.credential != identity.credential)
 
     def unknown_salt(self, user: str) -> bytes:
         """Returns the salt of an unknown user, the same at all brokers and times, so that it looks like a known one."""

@@ -28,9 +28,9 @@ SETTLE_S: Final = 2.0
 REFUSALS_S: Final = 0.1
 
 
-async def is_current(view: PolicyView) -> bool:
+async def is_current(view: PolicyView, *, anonymous: bool = False) -> bool:
     """Waits until the view holds everything that was written before this call. Returns False if that takes too long."""
-    return await view.catch_up(SETTLE_S)
+    return await view.catch_up(SETTLE_S, anonymous=anonymous)
 
 
 async def settle(call: AuthorizedCall, kind: str, names: Iterable[str]) -> None:

@@ -6,7 +6,8 @@
            └ no answer, or one of an earlier revision than the watch has seen: nothing is proven
 
 A caller that is about to refuse something for lack of a record may ask for a proof at once (`catch_up`). All callers that wait
-share one read; a read begins at most every REQUESTED_APART_S, and less often where reads take long.
+share one read; a read begins at most every REQUESTED_APART_S, and less often where reads take long. Anonymous callers, such as
+those with made-up keys, wait for a read every ANONYMOUS_APART_S, and in at most half of the places.
 
 A silent watch proves nothing: its etcd member may be cut off from the others. A read of etcd is linearizable, so its answer holds
 everything that was written before the read was sent. Whole ranges are compared, because a deletion leaves no later revision.
@@ -38,6 +39,8 @@ CATCH_UP_S: Final = 0.05
 # Least time from the beginning of a proof to that of one that callers wait for, in seconds; and as a multiple of the time it took.
 REQUESTED_APART_S: Final = 0.1
 REQUESTED_APART: Final = 4
+# Least time from the beginning of a proof to that of one that only anonymous callers wait for.
+ANONYMOUS_APART_S: Final = 1.0
 # Callers that wait for a proof; others are refused at once.
 WAITING_MAX: Final = 1_000
 
@@ -72,8 +75,11 @@ class ViewProof:
         self._why = ""
         # Numbers of the last proof that was begun, and of the last one that succeeded.
         self._begun = self._proven = 0
+        # When the last proof was begun, by the loop's clock.
+        self._begun_s = -math.inf
         self._requested = asyncio.Event()
-        self._waiting = 0
+        # Callers that wait, and those of them that are anonymous.
+        self._waiting = self._anonymous = 0
 
     def stale_error(self) -> Unavailable | None:
         """Returns why the view cannot be relied on; None while it can."""
@@ -93,18 +99,22 @@ class ViewProof:
         while self._age_s_max is not None and self._proven_s == -math.inf:
             await self._proved.wait()
 
-    async def catch_up(self, timeout_s: float) -> bool:
+    async def catch_up(self, timeout_s: float, *, anonymous: bool = False) -> bool:
         """Waits for a proof that was begun after this call, so that the view holds everything that was written before it.
 
-        Returns False after `timeout_s`, and at once if WAITING_MAX callers wait already.
+        `anonymous`: the caller has proven nothing yet. Returns False after `timeout_s`, and at once if WAITING_MAX callers wait
+        already, or half as many anonymous ones.
         """
         if self._age_s_max is None:
             return True
-        if self._waiting >= WAITING_MAX:
+        if self._waiting >= WAITING_MAX or (anonymous and self._anonymous >= WAITING_MAX // 2):
             return False
         wanted = self._begun + 1
         self._waiting += 1
-        self._requested.set()
+        self._anonymous += anonymous
+        loop = asyncio.get_running_loop()
+        due_s = max(loop.time(), self._begun_s + ANONYMOUS_APART_S) if anonymous else loop.time()
+        request = loop.call_at(due_s, self._requested.set)
         try:
             async with asyncio.timeout(timeout_s):
                 while self._proven < wanted:
@@ -112,7 +122,9 @@ class ViewProof:
         except TimeoutError:
             return False
         finally:
+            request.cancel()
             self._waiting -= 1
+            self._anonymous -= anonymous
         return True
 
     async def run(self) -> None:
@@ -129,6 +141,7 @@ class ViewProof:
             asked_s, pause_s = clock(), age_s_max / ATTEMPTS
             self._requested.clear()
             self._begun += 1
+            self._begun_s = asked_s
             try:
                 # Not shorter: an attempt that is cut short never moves from a silent member of etcd to the next one.
                 async with asyncio.timeout(age_s_max):

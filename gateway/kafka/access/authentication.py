@@ -208,9 +208,9 @@ class KafkaAuthentication:
             try:
                 answer = exchange.final(token)
             except Unauthenticated:
-                if identity is not None and await self._guard.is_replaced(identity, user, session.mechanism):
+                if await self._guard.is_replaced(identity, user, session.mechanism):
                     raise Unavailable(
-                        f"the SCRAM credential of {user} was replaced while the client authenticated", hint="Connect again."
+                        f"the SCRAM credential of {user} was stored or replaced a moment ago", hint="Connect again."
                     ) from None
                 raise
             assert identity is not None, "a user without a credential proves nothing"
@@ -218,7 +218,8 @@ class KafkaAuthentication:
         mechanism = SCRAM_MECHANISMS[session.mechanism]
         exchange = ScramExchange(mechanism, secrets.token_urlsafe(NONCE_BYTES))
         user = exchange.first(token)
-        identity = await self._guard.scram(user, mechanism.name)
+        # An unknown user is challenged at once, as a known one, and both wait for a proof of the view before they are refused.
+        identity = self._guard.scram(user, mechanism.name)
         session.exchange = _Challenged(exchange, identity, user)
         return Step(exchange.challenge(identity.credential if identity is not None else None, self._guard.unknown_salt(user)))
 

@@ -140,7 +140,7 @@ class Book:
     def key(self, key_id: str) -> ApiKey | None:
         return self.keys.get(key_id)
 
-    async def catch_up(self, timeout_s: float) -> bool:
+    async def catch_up(self, timeout_s: float, *, anonymous: bool = False) -> bool:
         return True
 
     def rights(self, principal: str) -> Rights:

@@ -29,7 +29,7 @@ class Book:
     def key(self, key_id: str) -> ApiKey | None:
         return None
 
-    async def catch_up(self, timeout_s: float) -> bool:
+    async def catch_up(self, timeout_s: float, *, anonymous: bool = False) -> bool:
         return True
 
     def rights(self, principal: str) -> Rights:

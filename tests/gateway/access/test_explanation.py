@@ -51,7 +51,7 @@ class Book:
     def stale_error(self) -> Unavailable | None:
         return self._stale
 
-    async def catch_up(self, timeout_s: float) -> bool:
+    async def catch_up(self, timeout_s: float, *, anonymous: bool = False) -> bool:
         return True
 
     def key(self, key_id: str) -> ApiKey | None:

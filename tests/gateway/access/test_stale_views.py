@@ -119,7 +119,7 @@ class World:
 
     def proven(self, user: str) -> AuthorizedCall:
         """Returns a call of a SCRAM user over a Kafka connection, whose proof was valid when the connection began."""
-        identity = self.guard._authentication.known_scram(user, SHA_256.name)
+        identity = self.guard._authentication.scram(user, SHA_256.name)
         assert identity is not None
         return self.guard.call_of(identity.principal(), READ, CallOrigin("kafka", "Fetch", "127.0.0.1"))
 

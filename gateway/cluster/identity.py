@@ -110,7 +110,7 @@ async def identify_cluster(
         check_cluster_record(record, bucket.url, new_id)
     if not written_to:
         await _check_never_led(bucket, metadata, layout, new_id)
-    await _check_not_set_back(bucket, metadata, layout, new_id)
+    await check_not_set_back(bucket, metadata, layout, new_id)
     if before_writing is not None:
         await before_writing(is_new=not written_to)
     identity = await cluster_id(metadata, new_id, layout)
@@ -134,9 +134,12 @@ async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout:
         )
 
 
-async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
-    """Raises Rejected if a snapshot on the bucket is newer than the metadata. The controller writes one every
-    snapshot_interval_ms."""
+async def check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout, identity: str) -> None:
+    """Raises Rejected if bucket or metadata were set back: brokers and compactors check it before they begin.
+
+    A snapshot on the bucket that is newer than the metadata shows it; the controller writes one every snapshot_interval_ms. So do a
+    batch of appointments that the bucket lacks, and a session whose number the metadata do not know.
+    """
     snapshots = await list_snapshots(bucket)
     now = await current_position(metadata, layout)
     if snapshots and snapshots[-1].position > now:
@@ -164,9 +167,9 @@ async def _check_not_older(bucket: ObjectStore, applied: int, identity: str) -> 
     raise Rejected(
         f"{bucket.url} is older than the metadata of cluster {identity}: it lacks {appointments_key(applied)}, which the metadata "
         "have applied. It is a copy or a backup of the bucket, or objects were deleted from it, perhaps by a lifecycle rule",
-        hint="Acknowledged records may be missing in it. Name the bucket that this cluster has used (--bucket or --data-dir), "
-        "or restore the newer objects from versions or a backup of the bucket. If they are lost, and you go on with the records "
-        f"that this bucket has, {_RESTORE}",
+        hint="Acknowledged records may be missing in it. Stop all compactors and brokers. Name the bucket that this cluster "
+        "has used (--bucket or --data-dir), or restore the newer objects from versions or a backup of the bucket. If they are "
+        f"lost, and you go on with the records that this bucket has, {_RESTORE}",
         cluster_id=identity,
         number=applied,
     )
@@ -199,7 +202,8 @@ def _came_late(url: str, session: SessionId) -> Rejected:
     return Rejected(
         f"session {session} has written to {url}, and was not there when the metadata were restored: the bucket was a copy that "
         "was not complete, or a replica, and objects of the original have arrived since",
-        hint="End the replication into this bucket. If clients have written nothing since the restore, restore again: "
+        hint="End the replication into this bucket, and stop all compactors and brokers. "
+        "If clients have written nothing since the restore, restore again: "
         f"{_RESTORE} Else move the objects below {session_prefix(session)} out of the bucket, and those of other sessions that "
         "this message names then. The restored log does not have their records.",
         session=session,

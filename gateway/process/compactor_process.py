@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.service import CompactionService
 from gateway.broker.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
-from gateway.cluster.identity import watch_identity
+from gateway.cluster.identity import check_not_set_back, watch_identity
 from gateway.process.compactor_http import CompactorHttp
 from gateway.telemetry.process_metrics import build_info
 from gateway.telemetry.registry import MetricsRegistry
@@ -146,6 +146,7 @@ async def _cluster(bucket: HealthTrackingObjectStore, metadata: InstrumentedMeta
     if record is None and not has_led:
         return None
     if record is not None and identity is not None and identity.value.decode("utf-8", "replace") == record.cluster_id:
+        await check_not_set_back(bucket, metadata, layout, record.cluster_id)
         return record.cluster_id
     of_bucket = f"cluster {record.cluster_id}" if record is not None else "no cluster"
     of_metadata = f"cluster {identity.value.decode('utf-8', 'replace')}" if identity is not None else "no cluster"

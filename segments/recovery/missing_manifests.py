@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
@@ -42,8 +42,10 @@ from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 from segments.recovery.recovered_partition import RecoveredPartition
 
-# Partitions of a topic that share the pages of one listing; more are listed side by side.
+# Partitions of a topic that share a page of one listing; more are listed side by side.
 LISTED_TOGETHER: Final = 256
+# Files of the partitions that share a page; where there are more, each partition is listed by itself, many at a time.
+FILES_TOGETHER: Final = 1_000
 # Files of a partition that an error names.
 NAMED_MAX: Final = 8
 
@@ -62,15 +64,19 @@ async def newest_files(
 ) -> dict[TopicPartition, NewestFiles]:
     """Returns the newest files of the partitions that have any, given their topics' names. Raises what the store raises.
 
-    One listing for neighbours: a request for a thousand files, and one for each topic of 256 partitions without files.
+    One request for up to 256 partitions of a topic that have few files; else one for each partition, or for a thousand files of it.
     """
     slots = asyncio.Semaphore(reads_max)
 
     async def read(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, NewestFiles]:
         async with slots:
-            return await _listed(store, topics[partitions[0]], partitions)
+            found = await _listed(store, topics[partitions[0]], partitions)
+        return found if found is not None else await read_all([partition] for partition in partitions)
 
-    return {where: found for some in await gather_all(map(read, _neighbours(topics))) for where, found in some.items()}
+    async def read_all(groups: Iterable[Sequence[TopicPartition]]) -> dict[TopicPartition, NewestFiles]:
+        return {where: found for some in await gather_all(map(read, groups)) for where, found in some.items()}
+
+    return await read_all(_neighbours(topics))
 
 
 def missing_manifests(found: RecoveredPartition, files: NewestFiles) -> Corrupt | None:
@@ -99,13 +105,20 @@ def missing_manifests(found: RecoveredPartition, files: NewestFiles) -> Corrupt 
     )
 
 
-async def _listed(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, NewestFiles]:
-    """`partitions`: of one life of the topic, in the order of their prefixes."""
+async def _listed(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, NewestFiles] | None:
+    """Returns None where several partitions have more files than a page holds.
+
+    `partitions`: of one life of the topic, in the order of their prefixes.
+    """
     topic_id = partitions[0].topic_id
     prefixes = [history_files_prefix(topic, partition) for partition in partitions]
     found: dict[TopicPartition, NewestFiles] = {}
     asked = set(partitions)
+    listed = 0
     async for info in list_neighbours(store, history_files_parent(topic, topic_id), prefixes):
+        listed += 1
+        if listed >= FILES_TOGETHER and len(partitions) > 1:
+            return None
         parsed = parse_topic_key(info.key)
         if parsed is None or parsed.history is None:
             continue

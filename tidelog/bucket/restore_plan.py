@@ -221,7 +221,8 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         (layout.revision_base, max(found.revision_max, contents.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
-    skipped = SkippedSessions(SessionId(free), SessionId(plan.next_session))
+    # From the first one that is not on the bucket: the snapshot may name sessions whose objects have yet to arrive.
+    skipped = SkippedSessions(SessionId(found.sessions[-1] + 1 if found.sessions else 1), SessionId(plan.next_session))
     plan.puts.append(Put(layout.skipped_sessions, encode_skipped(skipped)))
     return plan
 

@@ -11,7 +11,7 @@ from metadata.model import Offset, Partition, TopicPartition
 from segments.bucket.layout import history_file_key, history_file_name, manifest_key
 from segments.history.manifest import Manifest
 from segments.history.manifest_edits import with_log_start, with_replaced
-from segments.recovery.missing_manifests import NAMED_MAX, newest_files
+from segments.recovery.missing_manifests import FILES_TOGETHER, NAMED_MAX, newest_files
 from segments.recovery.recovered_partition import RecoveredPartition
 from segments.recovery.takeover_prefetch import TakeoverPrefetch
 from tests.kit.segments.batches import ORDERS, PAYMENTS, led, sequenced_batch
@@ -151,3 +151,17 @@ def test_partitions_without_files_cost_a_request_for_256_of_them() -> None:
     partitions = [TopicPartition(ORDERS.topic_id, Partition(number)) for number in range(1_000)]
     assert run(newest_files(store, dict.fromkeys(partitions, TOPIC), reads_max=16)) == {}
     assert store.count("list") == 4
+
+
+def test_partitions_of_many_files_are_listed_side_by_side() -> None:
+    store = ScriptedStore()
+    partitions = [TopicPartition(ORDERS.topic_id, Partition(number)) for number in range(5)]
+    for partition in partitions:
+        for number in range(FILES_TOGETHER // 2):
+            name = history_file_name(Offset(number), Offset(number), 1, f"{number:016x}")
+            store.plant(history_file_key(TOPIC, partition, name), b"")
+    found = run(newest_files(store, dict.fromkeys(partitions, TOPIC), reads_max=16))
+    assert {where: files.furthest[0].last_offset for where, files in found.items()} == dict.fromkeys(
+        partitions, FILES_TOGETHER // 2 - 1
+    )
+    assert store.count("list") == 1 + len(partitions)

@@ -151,7 +151,9 @@ class LeaderEpochs:
         if known is None or known.topic_id == topic.id:
             return False
         if topic.first_leader_epoch and known.first_leader_epoch:
-            return topic.first_leader_epoch < known.first_leader_epoch
+            # A restore from an older bucket brings a former topic back, with leader epochs above all that were used.
+            newest = max((state.leader_epoch for state in topic.partitions), default=NO_LEADER_EPOCH)
+            return max(topic.first_leader_epoch, newest) < known.first_leader_epoch
         newest = max((topic.first_leader_epoch or NO_LEADER_EPOCH, *(state.leader_epoch for state in topic.partitions)))
         newest_known = max(self._newest.get(known.topic_id, {}).values(), default=NO_LEADER_EPOCH)
         return newest < max(known.first_leader_epoch or NO_LEADER_EPOCH, newest_known)

@@ -174,6 +174,7 @@ def test_a_topic_that_was_made_again_and_has_no_leader_yet_is_distinguished_from
     learn(life("3", 23, first=20))
     assert epochs.is_outdated(life("2", 12, 14, first=10))
     assert not epochs.is_outdated(life("4", -1, first=30))
+    assert not epochs.is_outdated(life("2", 1 << 20, first=10)), "a restore from an older bucket has brought it back"
     learn(life("5", 0))
     assert not epochs.is_outdated(life("6", -1, first=10))
 

@@ -297,10 +297,12 @@ def check_at_once(
         opened_bytes_max = at_once_max
     try:
         opened = open_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
-    except TooLarge:
-        if opened_bytes_max == decompressed_bytes_max:
-            raise
-        return None
+    except TidelogError as error:
+        if codec:  # it was decompressed in vain, up to the bound
+            budget.take(codec, opened_bytes_max)
+        if isinstance(error, TooLarge) and opened_bytes_max < decompressed_bytes_max:
+            return None
+        raise
     if codec:
         budget.take(codec, len(opened.section))
     check_records(opened, keyed=keyed)

@@ -120,6 +120,17 @@ def test_batches_of_one_request_are_opened_at_once_up_to_the_same_bound_together
     assert check_at_once(plain, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB, budget=budget) == parse_header(plain)
 
 
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_batches_that_open_to_too_much_are_tried_on_the_loop_once_in_a_request(codec: Codec) -> None:
+    bomb, small = zeros(2 * at_once_max(codec), codec), zeros(100, codec)
+    budget = OpeningBudget()
+    check = partial(check_at_once, batch_bytes_max=4 * MIB, decompressed_bytes_max=16 * MIB, budget=budget)
+    assert check(bomb) is None
+    assert budget.bytes_max(codec) == 0
+    assert check(bomb) is None
+    assert check(small) is None, "it goes to the thread as well"
+
+
 def test_a_thread_checks_batches_until_it_has_opened_so_many_bytes_and_returns_errors_in_their_places() -> None:
     large, damaged = zeros(OPENED_IN_THREAD_BYTES // 2, Codec.ZSTD), bytearray(zeros(100, Codec.ZSTD))
     damaged[-1] ^= 1

@@ -31,7 +31,7 @@ class Caught(NamedTuple):
 
 CAUGHT_AS = {
     BrokenRouteRule.OTHERS_NOT_ASKED: Caught({Invariant.ONCE}, in_seed=5),
-    BrokenRouteRule.STALE_ROUTING_TAKEN: Caught({Invariant.ONCE}, in_seed=19),
+    BrokenRouteRule.STALE_ROUTING_TAKEN: Caught({Invariant.ONCE}, in_seed=114),
     BrokenRouteRule.WRITTEN_BEHIND_REFUSED: Caught({Invariant.ORDERED}, in_seed=13),
     BrokenRouteRule.LATE_ANSWERS_TAKEN: Caught(set(), in_seed=0, fails_brokers=True),
     BrokenRouteRule.UNHEARD_IS_UNKNOWN: Caught({Invariant.TRUTHFUL}, in_seed=0),

@@ -62,7 +62,7 @@ class BrokerUsageMeter:
     async def usage(self) -> admin_pb2.BrokerUsage:
         """Returns what is known now, from memory."""
         now_s = asyncio.get_running_loop().time()
-        rates = self._rates or self._new_rates(now_s)
+        rates = self._rates if self._rates is not None else self._new_rates(now_s)  # one without topics is false
         log = self._log()
         led = log.partitions.copy() if log is not None else {}
         active = rates.topics()

@@ -8,7 +8,8 @@ each call (gateway/access/oidc.py). The ID token comes from the token endpoint i
 checked without its signature (OpenID Connect Core 1.0, section 3.1.3.7, point 6).
 
 Invariants: a code is exchanged only for the browser that began the flow. The broker keeps nothing of a flow. At most
-ANSWER_BYTES_MAX of an answer are read, and no redirect of the provider is followed.
+ANSWER_BYTES_MAX of an answer are read, and no redirect of the provider is followed. Anyone may begin a flow and present its state
+any number of times: the broker has at most EXCHANGES_MAX connections to the token endpoint, and one for the discovery.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import jwt
 import msgspec
 
 from gateway.access.oidc import ANSWER_BYTES_MAX, ANSWER_TIMEOUT_S, LEEWAY_S, fetch_url, is_safe_url
+from gateway.console.page import link
 from gateway.console.session_cookie import CookieSealer
 from metadata.secret import Secret
 
@@ -33,14 +35,27 @@ from metadata.secret import Secret
 FLOW_MS: Final = 600_000
 # How long the provider's endpoints are remembered.
 ENDPOINTS_AGE_S: Final = 600.0
+# How long a failed discovery is remembered: until then sign-ins are refused without asking the provider.
+FAILURE_AGE_S: Final = 15.0
+# How many codes are exchanged at the same time; each holds a connection for ANSWER_TIMEOUT_S at most.
+EXCHANGES_MAX: Final = 16
 _RANDOM_BYTES: Final = 32
 _TEXT_CHARACTERS_MAX: Final = 200
+
+BUSY: Final = (
+    "The broker exchanges as many codes with the provider as it may at the same time. Load this page again in a few seconds, or "
+    "sign in with an API key."
+)
 
 Post = Callable[[str, Mapping[str, str], Mapping[str, str]], Awaitable[tuple[int, bytes]]]
 
 
 class SignInRefused(Exception):
-    """Says with a sentence why a sign-in at the provider failed."""
+    """Says with a sentence why a sign-in at the provider failed. `status` is that of the page which shows it."""
+
+    def __init__(self, sentence: str, *, status: int = 403) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +97,63 @@ class _Endpoints(NamedTuple):
     token: str
 
 
+class _Discovery:
+    """Finds the provider's endpoints, and remembers them, or that they were not found.
+
+    One task asks the provider for all callers who wait. It ends with its answer, or when its last caller is cancelled.
+    """
+
+    def __init__(self, issuer: str, fetch: Callable[[str], Awaitable[bytes]]) -> None:
+        self._issuer = issuer
+        self._fetch = fetch
+        # The endpoints, or why there are none.
+        self._outcome: _Endpoints | str = ""
+        self._until_s = float("-inf")
+        self._asking: asyncio.Task[_Endpoints | str] | None = None
+        self._waiting = 0
+
+    async def endpoints(self) -> _Endpoints:
+        """Returns the endpoints. Raises SignInRefused."""
+        now_s = asyncio.get_running_loop().time
+        outcome = self._outcome
+        if now_s() >= self._until_s:
+            outcome = await self._asked()
+        if isinstance(outcome, str):
+            raise SignInRefused(outcome)
+        return outcome
+
+    async def _asked(self) -> _Endpoints | str:
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask(), name="discovery of the OpenID provider")
+        asking = self._asking
+        self._waiting += 1
+        try:
+            return await asyncio.shield(asking)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._asking is asking:
+                self._asking = None
+                asking.cancel()  # without effect where it has ended
+
+    async def _ask(self) -> _Endpoints | str:
+        outcome = await self._found()
+        age_s = FAILURE_AGE_S if isinstance(outcome, str) else ENDPOINTS_AGE_S
+        self._outcome, self._until_s = outcome, asyncio.get_running_loop().time() + age_s
+        return outcome
+
+    async def _found(self) -> _Endpoints | str:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                about = msgspec.json.decode(await self._fetch(self._issuer.rstrip("/") + "/.well-known/openid-configuration"))
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
+            return "The OpenID provider does not answer. An API key works meanwhile."
+        found = [about.get(name) for name in ("authorization_endpoint", "token_endpoint")] if isinstance(about, dict) else []
+        urls = [url for url in found if isinstance(url, str) and url.isascii() and url.isprintable() and is_safe_url(url)]
+        if len(urls) != 2 or about.get("issuer") != self._issuer:
+            return "The OpenID provider names no endpoints with https, or is not the issuer of the settings."
+        return _Endpoints(*urls)
+
+
 class OidcSignIn:
     """Begins and ends flows."""
 
@@ -98,14 +170,16 @@ class OidcSignIn:
         self._client = client
         self._sealer = sealer
         self._random_bytes = random_bytes
-        self._fetch = fetch
+        self._discovery = _Discovery(client.issuer, fetch)
         self._post = post or post_form
-        self._endpoints: _Endpoints | None = None
-        self._endpoints_until_s = float("-inf")
+        self._exchanges = asyncio.Semaphore(EXCHANGES_MAX)
 
     async def begin(self, next_page: str, *, now_ms: int) -> tuple[str, str]:
-        """Returns the address at the provider, and the value of the cookie. Raises SignInRefused."""
-        endpoints = await self._found()
+        """Returns the address at the provider, and the value of the cookie. Raises SignInRefused.
+
+        The sign-in goes on with the topics where the address of the next page does not fit into the cookie.
+        """
+        endpoints = await self._discovery.endpoints()
         state, nonce, code_verifier = (_base64url(self._random_bytes(_RANDOM_BYTES)) for _ in range(3))
         flow = Flow(state=state, nonce=nonce, code_verifier=code_verifier, next=next_page, expires_at_ms=now_ms + FLOW_MS)
         asked = {
@@ -119,15 +193,15 @@ class OidcSignIn:
             "code_challenge_method": "S256",
         }
         sign = "&" if "?" in endpoints.authorization else "?"
-        return f"{endpoints.authorization}{sign}{urlencode(asked)}", self._sealer.seal(msgspec.json.encode(flow))
+        try:
+            cookie = self._sealer.seal(flow)
+        except ValueError:
+            cookie = self._sealer.seal(msgspec.structs.replace(flow, next=link("topics")))
+        return f"{endpoints.authorization}{sign}{urlencode(asked)}", cookie
 
     def opened(self, cookie: str, *, now_ms: int) -> Flow | None:
         """Returns the flow of a cookie; None for one that is not of this cluster, or took too long."""
-        plain = self._sealer.open(cookie)
-        if plain is None:
-            return None
-        flow = msgspec.json.decode(plain, type=Flow)
-        return flow if now_ms < flow.expires_at_ms else None
+        return self._sealer.open(cookie, Flow, now_ms=now_ms)
 
     async def end(self, flow: Flow, query: Mapping[str, str]) -> Tokens:
         """Exchanges the code of the provider's answer. Raises SignInRefused."""
@@ -175,9 +249,11 @@ class OidcSignIn:
         if client.secret is not None:  # client_secret_basic (RFC 6749 §2.3.1)
             pair = f"{quote(client.client_id, safe='')}:{quote(client.secret.reveal(), safe='')}"
             headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
-        endpoints = await self._found()
+        endpoints = await self._discovery.endpoints()
+        if self._exchanges.locked():
+            raise SignInRefused(BUSY, status=503)
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with self._exchanges, asyncio.timeout(ANSWER_TIMEOUT_S):
                 status, body = await self._post(endpoints.token, form, headers)
             answer = msgspec.json.decode(body)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
@@ -187,24 +263,6 @@ class OidcSignIn:
             said = str(error)[:_TEXT_CHARACTERS_MAX] if error else f"it answers {status}"
             raise SignInRefused(f"The provider's token endpoint refused the code: {said}")
         return answer
-
-    async def _found(self) -> _Endpoints:
-        """Returns the provider's endpoints, by discovery. Raises SignInRefused."""
-        now_s = asyncio.get_running_loop().time()
-        if self._endpoints is not None and now_s < self._endpoints_until_s:
-            return self._endpoints
-        issuer = self._client.issuer
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                about = msgspec.json.decode(await self._fetch(issuer.rstrip("/") + "/.well-known/openid-configuration"))
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
-            raise SignInRefused("The OpenID provider does not answer. An API key works meanwhile.") from None
-        found = [about.get(name) for name in ("authorization_endpoint", "token_endpoint")] if isinstance(about, dict) else []
-        urls = [url for url in found if isinstance(url, str) and url.isascii() and url.isprintable() and is_safe_url(url)]
-        if len(urls) != 2 or about.get("issuer") != issuer:
-            raise SignInRefused("The OpenID provider names no endpoints with https, or is not the issuer of the settings.")
-        self._endpoints, self._endpoints_until_s = _Endpoints(*urls), now_s + ENDPOINTS_AGE_S
-        return self._endpoints
 
 
 async def post_form(url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> tuple[int, bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -43,8 +43,18 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return f"Session(expires_at_ms={self.expires_at_ms})"
 
 
+class Expiring(Protocol):
+    """Is what a cookie holds: a msgspec.Struct with an end."""
+
+    @property
+    def expires_at_ms(self) -> int: ...
+
+
+T = TypeVar("T", bound=Expiring)
+
+
 class CookieSealer:
-    """Seals bytes into cookies of one purpose, and opens them."""
+    """Seals structs into cookies of one purpose, and opens them."""
 
     def __init__(self, secret: Secret, random_bytes: Callable[[int], bytes], *, purpose: bytes) -> None:
         """`secret` is the same at all brokers of the cluster. A cookie of another purpose opens as None."""
@@ -53,16 +63,20 @@ class CookieSealer:
         self._random_bytes = random_bytes
         self._purpose = purpose
 
-    def seal(self, plain: bytes) -> str:
+    def seal(self, content: Expiring) -> str:
         """Returns the value of a cookie. Raises ValueError if it would be too long for one."""
         nonce = self._random_bytes(_NONCE_BYTES)
-        value = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, self._purpose)).decode("ascii")
+        sealed = self._cipher.encrypt(nonce, msgspec.json.encode(content), self._purpose)
+        value = base64.urlsafe_b64encode(nonce + sealed).decode("ascii")
         if len(value) > COOKIE_CHARACTERS_MAX:
-            raise ValueError("the credentials do not fit into a cookie")
+            raise ValueError(f"the {type(content).__name__.lower()} does not fit into a cookie")
         return value
 
-    def open(self, value: str) -> bytes | None:
-        """Returns what was sealed; None for a value that this cluster has not sealed for this purpose."""
+    def open(self, value: str, kind: type[T], *, now_ms: int) -> T | None:
+        """Returns what was sealed; None for a value that this cluster has not sealed for this purpose, or that has expired.
+
+        A cookie of another version of Tidelog may hold another struct: it opens as None as well.
+        """
         if not value or len(value) > COOKIE_CHARACTERS_MAX:
             return None
         try:
@@ -70,9 +84,10 @@ class CookieSealer:
             # The last character of base64 may carry bits that the decoder leaves out: one session has one cookie.
             if base64.urlsafe_b64encode(raw) != value.encode():
                 return None
-            return self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], self._purpose)
-        except (binascii.Error, ValueError, InvalidTag):
+            content = msgspec.json.decode(self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], self._purpose), type=kind)
+        except (binascii.Error, ValueError, InvalidTag):  # ValueError: also msgspec.DecodeError
             return None
+        return content if now_ms < content.expires_at_ms else None
 
 
 class SessionSealer:
@@ -90,15 +105,8 @@ class SessionSealer:
 
     def seal(self, session: Session) -> str:
         """Returns the value of a cookie. Raises ValueError if the credentials are too long for one."""
-        return self._sealer.seal(msgspec.json.encode(session))
+        return self._sealer.seal(session)
 
     def open(self, value: str, *, now_ms: int) -> Session | None:
         """Returns the session of a cookie; None for one that is not of this cluster, or has expired."""
-        plain = self._sealer.open(value)
-        if plain is None:
-            return None
-        try:
-            session = msgspec.json.decode(plain, type=Session)
-        except msgspec.DecodeError:
-            return None
-        return session if now_ms < session.expires_at_ms else None
+        return self._sealer.open(value, Session, now_ms=now_ms)

@@ -24,17 +24,17 @@ def oidc_routes(routes: Routes, sign_in: OidcSignIn, new_session: Callable[[str]
         try:
             location, cookie = await sign_in.begin(next_page(view.query), now_ms=now_ms())
         except SignInRefused as error:
-            return _refused(str(error))
+            return _refused(error)
         return Redirect(location, flow=cookie)
 
     async def callback(view: View) -> Answer:
         flow = sign_in.opened(view.flow, now_ms=now_ms())
         if flow is None:
-            return _refused("The sign-in took too long, or was begun in another browser. Sign in again.")
+            return _refused(SignInRefused("The sign-in took too long, or was begun in another browser. Sign in again."))
         try:
             credentials = await _accepted(view, await sign_in.end(flow, view.query))
         except SignInRefused as error:
-            return _refused(str(error), next_=flow.next)
+            return _refused(error, next_=flow.next)
         return Redirect(flow.next, session=new_session(credentials), flow="")
 
     routes.add("GET", "oidc/start", start)
@@ -59,5 +59,5 @@ async def _accepted(view: View, tokens: Tokens) -> str:
     raise SignInRefused(message or "The provider issued no token that is a JWT.")
 
 
-def _refused(sentence: str, *, next_: str = "") -> Rendered:
-    return Rendered("sign_in.html", {"next": next_ or next_page({}), "refused": sentence}, status=403)
+def _refused(error: SignInRefused, *, next_: str = "") -> Rendered:
+    return Rendered("sign_in.html", {"next": next_ or next_page({}), "refused": str(error)}, status=error.status)

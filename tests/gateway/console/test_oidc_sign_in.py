@@ -203,6 +203,28 @@ def test_a_token_that_is_too_long_for_a_cookie_is_refused_with_what_to_do(tmp_pa
     with_provider(tmp_path, scenario)
 
 
+def test_a_long_address_of_the_next_page_still_begins_a_sign_in(tmp_path: Path) -> None:
+    async def scenario(broker: Guarded, provider: OidcProvider) -> None:
+        browser = Browser(broker)
+        answer = await browser.get(await browser.at_provider(await browser.to_provider("/console/" + "x" * 4_000)))
+        assert (answer.status, answer.headers["location"]) == (303, "/console/topics")
+
+    with_provider(tmp_path, scenario)
+
+
+def test_more_exchanges_than_the_broker_makes_at_a_time_are_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gateway.console.oidc_sign_in.EXCHANGES_MAX", 0)
+
+    async def scenario(broker: Guarded, provider: OidcProvider) -> None:
+        answer = await Browser(broker).signed_in()
+        assert answer.status == 503
+        assert "Load this page again in a few seconds" in alert(answer)
+
+    with_provider(tmp_path, scenario)
+
+
 def test_a_provider_that_names_another_issuer_leaves_the_sign_in_by_key(tmp_path: Path) -> None:
     async def scenario(broker: Guarded, provider: OidcProvider) -> None:
         provider.issuer = "http://127.0.0.1:1"  # discovery names another issuer than the settings

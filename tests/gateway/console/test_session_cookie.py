@@ -59,5 +59,5 @@ def test_a_cookie_shows_no_credentials() -> None:
 
 
 def test_credentials_that_do_not_fit_into_a_cookie_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="the session does not fit into a cookie"):
         SEALER.seal(SEALER.new_session("Bearer " + "x" * 4_000, now_ms=NOW_MS))

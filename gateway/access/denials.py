@@ -32,7 +32,10 @@ class Denial(NamedTuple):
 
 
 def not_authorized(principal: str, operation: str, kind: str, name: str, denial: Denial) -> NotAuthorized:
-    """Returns the error of a refused operation; `kind` is "topic", "group" or "cluster"."""
+    """Returns the error of a refused operation; `kind` is "topic", "group" or "cluster".
+
+    Its details are what a client passes to the call that explains the refusal.
+    """
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
     if denial.denied:
@@ -41,9 +44,10 @@ def not_authorized(principal: str, operation: str, kind: str, name: str, denial:
         message = f"{principal} has no right to {operation} {what}"
     else:
         message = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
-    return NotAuthorized(
-        message, hint=_hint(principal, operation, kind, shown, denial), principal=principal, operation=operation, resource=kind
-    )
+    hint = _hint(principal, operation, kind, shown, denial)
+    # A name that was cut is that of another resource.
+    named = {"name": name} if kind != "cluster" and shown == name else {}
+    return NotAuthorized(message, hint=hint, principal=principal, operation=operation, resource=kind, **named)
 
 
 def _hint(principal: str, operation: str, kind: str, name: str, denial: Denial) -> str:

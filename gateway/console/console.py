@@ -248,7 +248,7 @@ def _error_page(title: str, message: str = "", hint: str = "", *, status: int) -
 def _explanation_of(error: ApiRefused) -> str:
     """Returns the address of the page that explains a refusal to an administrator; empty for other errors."""
     about = {name: str(error.problem.get(name, "")) for name in ("principal", "operation", "resource")}
-    return link("access", "explain", **about) if all(about.values()) else ""
+    return link("access", "explain", **about, name=str(error.problem.get("name", ""))) if all(about.values()) else ""
 
 
 def _flow_cookie(scope: Scope, value: str) -> tuple[bytes, bytes]:

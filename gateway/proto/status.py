@@ -34,7 +34,7 @@ RETRY_DELAY_S: Final = 0.1
 INT_DIGITS_MAX: Final = 19
 # Details that stay text when they are read back, whatever they look like.
 _TEXT_DETAILS: Final = frozenset(
-    {"broker_id", "field", "group", "grpc_address", "http_address", "key", "member_id", "topic", "topic_id"}
+    {"broker_id", "field", "group", "grpc_address", "http_address", "key", "member_id", "name", "principal", "topic", "topic_id"}
 )
 
 

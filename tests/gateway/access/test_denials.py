@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from gateway.access.authorization import Principal
+from gateway.proto.status import from_status, to_status
 from metadata.access.acl import Acl, Rights, Scope, rights_of_scopes
 from metadata.access.api_key import ApiKey
 from metadata.errors import NotAuthorized
@@ -53,6 +54,15 @@ def test_a_denial_names_the_acl_that_would_allow_the_request() -> None:
     creation = refusal(WRITE, asked=("create", "topic", "orders"))
     assert creation.message == "billing has no right to create topic orders"
     assert creation.hint.endswith("tidelog acl add billing create --topic orders")
+
+
+def test_the_details_of_a_refusal_are_what_its_explanation_is_asked_for() -> None:
+    asked = {"principal": "billing", "operation": "write", "resource": "topic"}
+    assert refusal(asked=("write", "topic", "17")).details == asked | {"name": "17"}
+    assert from_status(to_status(refusal(asked=("write", "topic", "17")))).details == asked | {"name": "17"}
+    assert refusal(asked=("write", "topic", "x" * 250)).details == asked, "a part of the name would be another topic"
+    of_cluster = asked | {"operation": "admin", "resource": "cluster"}
+    assert refusal(asked=("admin", "cluster", "cluster")).details == of_cluster
 
 
 def test_a_refusal_by_the_scopes_of_a_key_suggests_a_wider_key_and_no_acl() -> None:

@@ -51,7 +51,11 @@ def test_a_refusal_page_names_the_address_of_its_explanation(tmp_path: Path) -> 
             assert status in {400, 403}
         status, html = await reader.get("/console/topics/orders/partitions")
         assert status == 403
-        assert "/console/access/explain?principal=ann&amp;operation=describe&amp;resource=topic" in html
+        address = "/console/access/explain?principal=ann&amp;operation=describe&amp;resource=topic&amp;name=orders"
+        assert f'href="{address}"' in html
+        status, html = await (await signed_in(broker)).get(address.replace("&amp;", "&"))
+        assert status == 200
+        assert "ann may not describe topic orders" in html
 
     serve(tmp_path, scenario, gateway=ON)
 

@@ -242,7 +242,10 @@ def _public_key(document: Any) -> jwt.PyJWK | None:
 
 def is_safe_url(url: str) -> bool:
     """Returns whether a provider may be asked at this URL: https, or http on the loopback."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
 
 

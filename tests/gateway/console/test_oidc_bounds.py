@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
+from gateway.access.oidc import is_safe_url
 from gateway.console.oidc_sign_in import (
     ENDPOINTS_AGE_S,
     EXCHANGES_MAX,
@@ -191,3 +192,8 @@ def test_a_flow_opens_until_it_ends_and_other_cookies_never() -> None:
         assert sign_in.opened("", now_ms=NOW_MS) is None
 
     with_provider(scenario)
+
+
+@pytest.mark.parametrize("url", ["https://[", "http://provider.example/token", "ftp://localhost/token", "https:///token"])
+def test_an_endpoint_that_is_no_safe_url_is_not_used(url: str) -> None:
+    assert not is_safe_url(url)

@@ -202,7 +202,7 @@ class LateRights:
             is_narrowed=False,
         )
 
-    async def _catch_up(self, timeout_s: float) -> bool:
+    async def _catch_up(self, timeout_s: float, *, anonymous: bool) -> bool:
         self.asked += 1
         await self.answers.wait()
         self._is_known = self._granted

@@ -23,7 +23,8 @@ class InterruptibleWaits:
         self.stopping = True
         now_s = asyncio.get_running_loop().time()
         for wait in self._waits:
-            wait.reschedule(now_s)
+            if not wait.expired():  # its task has not seen it yet, and a timeout that has expired can't be moved
+                wait.reschedule(now_s)
 
     @asynccontextmanager
     async def until_stop(self) -> AsyncIterator[None]:

@@ -448,9 +448,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.go_on(Hold.ADMISSION)
 
     def _end_poll(self) -> None:
-        """Ends the wait of a Fetch, once: a timeout that has expired can't be moved."""
+        """Ends the wait of a Fetch. A timeout that has expired can't be moved, also while its task has not seen it yet."""
         poll, self._poll = self._poll, None
-        if poll is not None:
+        if poll is not None and not poll.expired():
             poll.reschedule(self._loop.time())
 
     async def _work(self) -> None:

@@ -167,7 +167,8 @@ class LeaderLookup:
         for call in tuple(self._calls):
             if any(moved.get(partition, call.session) != call.session for partition in call.partitions):
                 del self._calls[call]
-                call.end.reschedule(asyncio.get_running_loop().time())
+                if not call.end.expired():  # its task has not seen it yet, and a timeout that has expired can't be moved
+                    call.end.reschedule(asyncio.get_running_loop().time())
 
 
 def _outdated_leader(leader: BrokerRegistration, partition: TopicPartition) -> NoLeader:

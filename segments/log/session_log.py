@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from metadata.errors import ConditionFailed, InvalidTimestamp, OutOfOrderSequence, Unavailable
+from metadata.errors import ConditionFailed, InvalidTimestamp, OutOfOrderSequence, StaleRouting, Unavailable
 from metadata.model import LeaderEpoch, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.counters import LogCounters
@@ -220,9 +220,11 @@ class SessionLog:
         led = self.partitions.writable(partition)
         self.writer.check_open()
         now_ms = self._now_ms()
-        if header.producer_id >= ONE_SHOT and header.producer_epoch > NOT_ROUTED and not continues:
-            is_new = led.log.written_once(ProducerId(header.producer_id), now_ms=self._expires_ms()) is None
-            if is_new:
+        if header.producer_id >= ONE_SHOT and header.producer_epoch > NOT_ROUTED:
+            written = led.log.written_once(ProducerId(header.producer_id), now_ms=self._expires_ms())
+            if written is not None:
+                _check_same_routing(written, header)
+            elif not continues:
                 self.routing.check(partition, led.log.leader_epoch, header.producer_epoch)
         if dates.by_broker:
             batch = with_log_append_time(batch, now_ms)
@@ -312,3 +314,18 @@ class SessionLog:
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
         return task
+
+
+def _check_same_routing(written: SequencedBatch, header: BatchHeader) -> None:
+    """Raises StaleRouting if both belong to one request with an Idempotency-Key, and were routed over different partition counts.
+
+    Two brokers may take the same request at the same time while its topic grows. Their batches for one partition hold different
+    records then, so the second is no repeat of the first.
+    """
+    counts = {written.producer_epoch, header.producer_epoch}
+    if written.base_sequence == header.base_sequence and len(counts) > 1 and NOT_ROUTED not in counts:
+        raise StaleRouting(
+            f"the request was routed over {header.producer_epoch} partitions, and a part of it is written that was routed over "
+            f"{written.producer_epoch}",
+            partition_count=written.producer_epoch,
+        )

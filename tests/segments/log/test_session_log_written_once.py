@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.errors import StaleRouting
+from metadata.errors import IdempotencyKeyReused, StaleRouting
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.log.keyed_routing import AnyRouting
 from segments.log.session_log import SessionLog
@@ -56,6 +56,18 @@ class _Grown(AnyRouting):
 
     def check(self, partition: TopicPartition, leader_epoch: LeaderEpoch, partition_count: int) -> None:
         raise StaleRouting(f"it was routed over {partition_count} partitions")
+
+
+def test_a_batch_of_the_same_request_that_was_routed_over_another_count_is_no_repeat() -> None:
+    async def work(log: SessionLog) -> None:
+        await append(log, sequenced_batch(KEY, 0x55, b"a", producer_epoch=3))
+        with pytest.raises(StaleRouting, match="routed over 4 partitions, and a part of it is written that was routed over 3"):
+            await append(log, sequenced_batch(KEY, 0x55, b"b", producer_epoch=4))
+        with pytest.raises(IdempotencyKeyReused):
+            await append(log, sequenced_batch(KEY, 0x66, b"b", producer_epoch=4))
+        assert log.written_once([ORDERS], KEY).keys() == {ORDERS}
+
+    with_log(bucket(), work)
 
 
 @pytest.mark.parametrize("heard", [True, False], ids=["the bucket reports its time", "the bucket reports no time"])

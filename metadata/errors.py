@@ -24,7 +24,7 @@
         Throttled                after `retry_after_s`
         NotLeader                another broker leads; names it where it is known
         NoLeader                 the partition has no leader yet
-        StaleRouting             the topic has grown since the request was routed over its partitions
+        StaleRouting             the request was routed over another partition count than the leader takes
         FencedLeaderEpoch        the reader names a former leader; the error names the present one
         UnknownLeaderEpoch       the reader knows a newer leader than the broker that it asks
         Stopping                 this broker is shutting down
@@ -291,13 +291,14 @@ class NoLeader(Unavailable):
 
 
 class StaleRouting(Unavailable):
-    """Refuses a request with an Idempotency-Key that was routed over fewer partitions than its topic has now.
+    """Refuses a request with an Idempotency-Key that was routed over fewer partitions than its topic has now, or over another count
+    than a part of it that is written already.
 
-    `details`: partition_count and topic_revision, as the leader knows them.
+    `details`: the partition_count over which a repeat is routed; topic_revision, as the leader knows it, where the topic has grown.
     """
 
     code = "STALE_ROUTING"
-    default_hint = "Retry the same request with the same Idempotency-Key: it is routed over all partitions then."
+    default_hint = "Retry the same request with the same Idempotency-Key: it is routed over the right number of partitions then."
 
 
 class FencedLeaderEpoch(Unavailable):

@@ -348,7 +348,7 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeUsage(self, request, context):
-        """What the broker that answers knows of bytes, rates and requests; for the other brokers alone.
+        """Returns the bytes, rates and requests that the answering broker knows of. Only other brokers may call it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

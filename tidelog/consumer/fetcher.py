@@ -188,8 +188,8 @@ class Fetcher:
         self._log_ended(errors)
 
     def lacks(self, partition: TopicPartitionName) -> bool:
-        """Returns whether its topic has no such partition, by the route that is followed."""
-        return partition[0] in self._routes and partition[1] >= self._routes[partition[0]].partition_count
+        """Returns whether its topic has no such partition, by the route that is followed, or no route is followed."""
+        return partition[0] not in self._routes or partition[1] >= self._routes[partition[0]].partition_count
 
     def end_when_read(self, ends: bool = True) -> None:
         """Ends the reading once all partitions are read; False takes that back, since there will be more."""

@@ -480,6 +480,8 @@ class GroupReader:
         """Drops the topic's offsets. The present owner reads a recreated topic from its start."""
         log.warning("group %s: %s", self.group, error)
         partitions = [partition for partition in self._assignment_ids if partition[0] == topic]
+        if "new_topic_id" in error.details:  # before the drop, which may leave nothing to read
+            self.fetching.end_when_read(False)
         self.fetching.drop(partitions)
         self.positions.drop(partitions)
         self._released.set()

@@ -151,4 +151,4 @@ class BucketVerifier:
             self._end(**found)
 
     def _end(self, **found: object) -> None:
-        self.state = self.state._replace(ended_at_ms=self._now_ms(), **found)  # type: ignore[arg-type]
+        self.state = self.state._replace(ended_at_ms=self._now_ms(), **found)  # type: ignore[arg-type]  # callers name fields of the state

@@ -1,4 +1,4 @@
-"""What lies below trim markers, against manifests that may not have arrived yet: without a bucket."""
+"""Tests which records below a trim marker count as lost, where manifests have not arrived yet. It needs no bucket."""
 
 from __future__ import annotations
 

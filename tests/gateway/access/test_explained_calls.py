@@ -1,4 +1,4 @@
-"""What a real broker explains is what it decides, and its newest audit lines are those of the file."""
+"""Compares the explanations of a real broker with its decisions, and its newest audit lines with those of its audit log."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_brokers_on_copies_of_the_metadata_give_different_producer_ids(tmp_path:
         sessions += [await opened(bucket, copy, b"2" * 16), await opened(bucket, original, b"3" * 16)]
         given: list[int] = []
         for session in sessions:
-            ids = ProducerIds(lambda number=session.id: number, bytes)  # type: ignore[misc]
+            ids = ProducerIds(lambda number=session.id: number, bytes)  # type: ignore[misc]  # the default binds the loop's session
             given += [ids.next() for _ in range(3)]
         assert len(set(given)) == 9
 

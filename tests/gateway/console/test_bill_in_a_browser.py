@@ -13,11 +13,11 @@ from playwright.sync_api import Browser
 from gateway.topics.usage.verification import Verification
 from segments.bucket.cluster_record import sign_bucket
 from tests.gateway.console.test_bill import pass_minutes
-from tests.gateway.console.test_browser import CHROMIUM, Watched, browser, look  # noqa: F401  # `browser` is a fixture
+from tests.kit.gateway.console_browser import IN_CHROMIUM, Watched, look
 from tests.kit.gateway.http_client import Client, serve
 from tests.kit.gateway.small_broker import NOW_MS, SmallBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")]
+pytestmark = IN_CHROMIUM
 
 
 class BrokerThread:
@@ -70,13 +70,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
         yield thread
 
 
-@pytest.fixture(params=["light", "dark"])
-def watched(request: pytest.FixtureRequest, browser: Browser, served: BrokerThread) -> Iterator[Watched]:  # noqa: F811
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 860})
-    page = Watched(context.new_page(), served.url)
-    yield page
-    context.close()
-    assert page.faults == []
+@pytest.fixture(scope="module")
+def console_url(served: BrokerThread) -> str:
+    return served.url
 
 
 def test_the_bill_is_shown_with_its_chart_and_other_prices(watched: Watched) -> None:
@@ -128,7 +124,7 @@ def test_topics_and_a_topic_show_their_figures_and_the_list_follows_them(watched
     look(watched, "topic")
 
 
-def test_the_bill_is_reached_by_its_key_and_fits_a_small_screen(browser: Browser, served: BrokerThread) -> None:  # noqa: F811
+def test_the_bill_is_reached_by_its_key_and_fits_a_small_screen(browser: Browser, served: BrokerThread) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800})
     watched = Watched(context.new_page(), served.url)
     watched.go("/topics")

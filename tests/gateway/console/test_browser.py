@@ -5,32 +5,17 @@ Each page is kept as a picture in build/console-pages, in both themes. axe looks
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser
 
 from tests.kit.forked_tidelog import ForkedBroker
-from tests.kit.servers import ROOT
+from tests.kit.gateway.console_browser import HOSTILE, IN_CHROMIUM, PICTURES, Watched, look
 from tidelog.testing.broker_process import BrokerProcess
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")]
-PICTURES = ROOT / "build" / "console-pages"
-HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
-WAIT_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # Chromium has no sandbox of its own for root, which containers run as.
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -40,49 +25,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-class Watched:
-    """A page whose errors, dialogs and foreign requests are noted."""
-
-    def __init__(self, page: Page, url: str) -> None:
-        self.page = page
-        self.url = url
-        self.faults: list[str] = []
-        page.set_default_timeout(WAIT_MS)
-        page.on("console", lambda message: self._note(message.type == "error", f"console: {message.text}"))
-        page.on("pageerror", lambda error: self._note(True, f"error: {error}"))
-        page.on("dialog", self._refuse)
-        page.on("request", lambda request: self._note(not request.url.startswith(f"{url}/"), f"foreign: {request.url}"))
-
-    def _refuse(self, dialog: Dialog) -> None:
-        self.faults.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    def _note(self, is_fault: bool, text: str) -> None:
-        if is_fault:
-            self.faults.append(text)
-
-    def go(self, path: str) -> None:
-        answer = self.page.goto(f"{self.url}/console{path}")
-        assert answer is not None
-        assert answer.status == 200, path
-
-
-@pytest.fixture(params=["light", "dark"])
-def watched(request: pytest.FixtureRequest, browser: Browser, broker: BrokerProcess) -> Iterator[Watched]:
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 860})
-    page = Watched(context.new_page(), broker.http_url)
-    yield page
-    context.close()
-    assert page.faults == []
-
-
-def look(watched: Watched, name: str) -> None:
-    """Keeps a picture of the page, and checks it with axe."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    theme = watched.page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'")
-    watched.page.screenshot(path=PICTURES / f"{name}-{theme}.png", full_page=True)
-    found = Axe().run(watched.page)
-    assert found.violations_count == 0, found.generate_report()
+@pytest.fixture(scope="module")
+def console_url(broker: BrokerProcess) -> str:
+    return broker.http_url
 
 
 def test_a_topic_is_made_written_searched_followed_and_deleted(watched: Watched, request: pytest.FixtureRequest) -> None:

@@ -10,23 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.gateway.console.test_browser import CHROMIUM, HOSTILE, Watched, look
 from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, bearer
+from tests.kit.gateway.console_browser import HOSTILE, IN_CHROMIUM, Watched, look
 from tests.kit.gateway.oidc_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, OidcProvider, serving_in_a_thread
 from tidelog.testing.broker_process import BrokerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +32,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-@pytest.fixture(params=["light", "dark"])
-def watched(request: pytest.FixtureRequest, browser: Browser, broker: BrokerProcess) -> Iterator[Watched]:
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1280, "height": 860})
-    page = Watched(context.new_page(), broker.http_url)
-    yield page
-    context.close()
-    assert page.faults == []
+@pytest.fixture(scope="module")
+def console_url(broker: BrokerProcess) -> str:
+    return broker.http_url
 
 
 def sign_in(watched: Watched, key: str) -> None:

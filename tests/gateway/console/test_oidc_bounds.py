@@ -1,4 +1,4 @@
-"""What strangers can make a broker do by beginning sign-ins and presenting their states: a bounded number of requests."""
+"""Tests the bounds on requests to the OpenID provider that anonymous clients cause by sign-ins at the console."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_rows_of_a_topic_that_was_made_again_are_refused() -> None:
 
 
 class View(NamedTuple):
-    """What a broker says: which topic it describes, and how long ago it heard from the metadata store."""
+    """Holds the answers of a broker: the topic that it describes, and the time since it heard from the metadata store."""
 
     topic_id: str
     leader_epoch: int = 1

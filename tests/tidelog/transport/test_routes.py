@@ -128,7 +128,7 @@ def test_a_topic_of_a_broker_without_limits_takes_batches_up_to_the_default_requ
 
 
 def life(topic_id: str, *leader_epochs: int, first: int = 0) -> admin_pb2.Topic:
-    """As a broker describes it; -1 for a partition without a leader. `first`: the first epoch; older brokers do not name it."""
+    """Returns a broker's description of a topic. -1 stands for a partition without a leader, 0 in `first` for an older broker."""
     states = [state(partition, "a" if epoch >= 0 else "", epoch) for partition, epoch in enumerate(leader_epochs)]
     return admin_pb2.Topic(name="orders", id=topic_id, partition_count=len(states), partitions=states, first_leader_epoch=first)
 

@@ -10,12 +10,15 @@ Consumers read records of two kinds:
     tail       TAIL_RECORDS that were just written, TAIL_READS times: Tidelog's tail cache holds them, Apache Kafka's page cache
     history    a topic, after NEWER_RECORDS were written to another: Tidelog reads them from segments on its bucket
 
+What one producer reaches by the clock is printed too: it has five requests in flight, and waits for commits most of the time.
+
 A consumer that starts costs its broker as much as megabytes that it reads. The client of `kafka-fetch` keeps its connection, so the
 figures there are higher.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -97,13 +100,17 @@ def _measure(run: Run, brokers: Sequence[Measured]) -> list[Figure]:
         _write(each, Case(BATCH_BYTES[0], CODECS[0]), topic, run.kafka_warm_up)
         _read(each, topic, max(1, run.kafka_warm_up // 10))
     rates: dict[str, dict[tuple[Case, str], list[float]]] = {"produce": {}, "consume the tail": {}, "consume history": {}}
+    by_the_clock: dict[tuple[Case, str], list[float]] = {}
     cases = [Case(*values) for values in product(BATCH_BYTES, CODECS)]
     records = run.kafka_records
     for case, _, each in product(cases, range(ROUNDS), brokers):
         history = _new_topic(each)
-
         key = case, each.name
-        rates["produce"].setdefault(key, []).append(_rate(each, records, partial(_write, each, case, history, records)))
+
+        def produce(each: Measured = each, case: Case = case, topic: str = history, key: tuple[Case, str] = key) -> None:
+            by_the_clock.setdefault(key, []).append(_write(each, case, topic, records))
+
+        rates["produce"].setdefault(key, []).append(_rate(each, records, produce))
         _write(each, case, _new_topic(each), NEWER_RECORDS)
         rates["consume history"].setdefault(key, []).append(_rate(each, records, partial(_read, each, history, records)))
         tail = _new_topic(each)
@@ -111,18 +118,19 @@ def _measure(run: Run, brokers: Sequence[Measured]) -> list[Figure]:
         rates["consume the tail"].setdefault(key, []).append(
             _rate(each, TAIL_READS * TAIL_RECORDS, partial(_read_tail, each, tail))
         )
-    return [figure for act, found in rates.items() for figure in figures(act, cases, found)]
+    of_the_clock = figures("one producer", cases, by_the_clock, unit="records/s")
+    return [*of_the_clock, *(figure for act, found in rates.items() for figure in figures(act, cases, found))]
 
 
-def figures(act: str, cases: Sequence[Case], rates: dict[tuple[Case, str], list[float]]) -> Iterator[Figure]:
+def figures(
+    act: str, cases: Sequence[Case], rates: dict[tuple[Case, str], list[float]], *, unit: str = "records/CPU-s"
+) -> Iterator[Figure]:
     """A figure for each case and broker, and Tidelog's ratio to Apache Kafka where both were measured. Pure."""
     for case in cases:
         for name in (KAFKA, TIDELOG):
             if (case, name) in rates:
                 found = rates[case, name]
-                yield Figure(
-                    f"{act}, {case}: {name}", round(median(found)), "records/CPU-s", note=spread([round(each) for each in found])
-                )
+                yield Figure(f"{act}, {case}: {name}", round(median(found)), unit, note=spread([round(each) for each in found]))
         if (case, TIDELOG) in rates and (case, KAFKA) in rates:
             ratio = median(rates[case, TIDELOG]) / median(rates[case, KAFKA])
             yield Figure(f"{act}, {case}: {TIDELOG} to {KAFKA}", ratio, "×")
@@ -158,7 +166,8 @@ def _rate(measured: Measured, records: int, work: Callable[[], None]) -> float:
     return records / (measured.cpu_seconds() - begun_s)
 
 
-def _write(measured: Measured, case: Case, topic: str, records: int) -> None:
+def _write(measured: Measured, case: Case, topic: str, records: int) -> float:
+    """Writes with one producer, and returns its records per second."""
     configuration = measured.directory / "producer.properties"
     settings = {
         "bootstrap.servers": measured.bootstrap,
@@ -168,13 +177,19 @@ def _write(measured: Measured, case: Case, topic: str, records: int) -> None:
         "linger.ms": 5,
     }
     configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
-    tool(
+    printed = tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", topic, "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
         *("--command-config", str(configuration)),
         timeout_s=CLIENT_TIMEOUT_S,
         warm=True,
     )
+    return records_per_second(printed)
+
+
+def records_per_second(printed: str) -> float:
+    """Returns the rate in the last line that ProducerPerformance prints. Pure."""
+    return float(re.findall(r"records sent, ([0-9.]+) records/sec", printed)[-1])
 
 
 def _read(measured: Measured, topic: str, records: int) -> None:

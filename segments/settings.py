@@ -20,7 +20,8 @@ class SegmentSettings:
     # A segment is written at the latest when it has this many bytes.
     segment_bytes_max: int = 8 * MIB
     # PUTs a second that may be sent before `linger_ms` is over, while none is in flight. They let a quiet broker answer after one
-    # PUT. The most that a broker sends is the larger of this and 1000 / linger_ms a second.
+    # PUT. The most that a broker sends is the larger of this and 1000 / linger_ms a second, and the segments of 256 KiB and more
+    # that no producer adds to any more. 0: each segment waits for `linger_ms`.
     puts_per_second_max: float = 20.0
     # Segments that are sent to the bucket at the same time.
     puts_in_flight_max: int = 4

@@ -3,20 +3,27 @@
     the open segment is full                           flush
     its oldest batch has waited linger_ms              flush
     nothing is in flight, and the budget allows a PUT  flush: a quiet broker answers in one PUT time
-    the same, but the bucket is not healthy            linger: fewer and larger PUTs
+    nothing is in flight, the open segment is large,   flush: every producer waits for this segment, and lingering gathers nothing
+      and no batch has come for QUIET_S
+    both, but the bucket is not healthy                linger: fewer and larger PUTs
     puts_in_flight_max are in flight                   wait for one to land
     the log is closing, or a caller waits              flush what is left
 
 Invariant: a batch never waits longer than linger_ms while there is room in flight; PUTs per second stay below the larger of
-puts_per_second_max and 1000 / linger_ms, but for full segments, for those that a handover waits for, and for a burst of a quarter
-second after a pause.
+puts_per_second_max and 1000 / linger_ms, but for full segments, for large ones whose producers all wait, for those that a handover
+waits for, and for a burst of a quarter second after a pause.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from segments.settings import SegmentSettings
+from segments.settings import KIB, SegmentSettings
+
+# A segment of this many bytes may leave without budget once no batch comes any more: its PUT costs at most 0.02 dollars a gigabyte.
+LARGE_BYTES: Final = 256 * KIB
+# A producer that is not blocked sends its next batch within this time.
+QUIET_S: Final = 0.003
 
 
 class FlushState(NamedTuple):
@@ -28,6 +35,9 @@ class FlushState(NamedTuple):
     open_since_s: float | None
     in_flight: int
     closing: bool
+    # The size of the open segment, and when its last batch came; 0 while it is empty.
+    open_bytes: int = 0
+    newest_at_s: float = 0.0
     # Whether a caller waits for the open segment that a fuller one would not answer: its batches are not to linger.
     waited_for: bool = False
     # Whether the bucket is unhealthy, so that nothing is sent early.
@@ -57,12 +67,18 @@ class FlushPolicy:
         linger_over_s = state.open_since_s + self._linger_s
         if state.in_flight or state.spared:
             return linger_over_s
-        return min(linger_over_s, self._budget_allows_at_s(now_s))
+        return min(linger_over_s, self._budget_allows_at_s(now_s), self._quiet_at_s(state))
 
     def flushed(self, *, now_s: float) -> None:
         """Charges a started PUT to the request budget, which may become negative and is then refilled first."""
         self._refill(now_s)
         self._budget = max(self._budget - 1.0, -self._budget_max)
+
+    def _quiet_at_s(self, state: FlushState) -> float:
+        """Returns when every producer counts as waiting. A budget of 0 asks for few PUTs, and there is no such time."""
+        if not self._puts_per_second or state.open_bytes < LARGE_BYTES:
+            return float("inf")
+        return state.newest_at_s + QUIET_S
 
     def _budget_allows_at_s(self, now_s: float) -> float:
         self._refill(now_s)

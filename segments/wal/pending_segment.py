@@ -20,6 +20,7 @@ class PendingSegment:
         "bytes_charged",
         "committed_at_s",
         "landed_at_s",
+        "newest_at_s",
         "opened_at_s",
         "outcome",
         "partitions",
@@ -31,7 +32,8 @@ class PendingSegment:
         self.partitions: dict[TopicPartition, tuple[LeaderEpoch, list[StampedBatch]]] = {}
         self.size_bytes = 0
         self.bytes_charged = 0
-        self.opened_at_s = opened_at_s
+        # When its first and its last batch came.
+        self.opened_at_s = self.newest_at_s = opened_at_s
         # When its PUT began, when it was certain to be on the bucket, and when all before it were; 0 before that.
         self.sent_at_s = self.landed_at_s = self.committed_at_s = 0.0
         # None when committed, else the error for all waiters. A result, never an exception: there may be no waiter.

@@ -31,7 +31,7 @@ from segments.object_store.health import HealthState
 from segments.object_store.interface import Buffer, ObjectStore, is_unsynced
 from segments.settings import SegmentSettings
 from segments.wal.commit_order import CommitOrder
-from segments.wal.flush_policy import FlushPolicy, FlushState
+from segments.wal.flush_policy import LARGE_BYTES, FlushPolicy, FlushState
 from segments.wal.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.wal.pending_segment import PendingSegment
 from segments.wal.segment_file import (
@@ -105,12 +105,18 @@ class SegmentWriter:
         if self._open is not None and self._open.size_bytes + size_bytes > self._settings.segment_bytes_max:
             self._full.append(self._open)
             self._open, self._waited_for = None, False
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
         if self._open is None:
-            loop = asyncio.get_running_loop()
-            self._open = PendingSegment(loop.time(), loop.create_future())
+            self._open = PendingSegment(now_s, loop.create_future())
             self._wake.set()
-        self._open.add(partition, leader_epoch, batch, bytes_charged)
-        return self._open
+        segment = self._open
+        was_large = segment.size_bytes >= LARGE_BYTES
+        segment.add(partition, leader_epoch, batch, bytes_charged)
+        segment.newest_at_s = now_s
+        if segment.size_bytes >= LARGE_BYTES and not was_large:
+            self._wake.set()  # it may be due before it has lingered
+        return segment
 
     def pending_with(self, partition: TopicPartition, offset: int) -> PendingSegment | None:
         """Returns the undecided segment that holds this offset, for the repeat of an unanswered batch."""
@@ -179,9 +185,19 @@ class SegmentWriter:
         return self._closing and not self._full and self._open is None and not self._order.undecided
 
     def _flush_state(self) -> FlushState:
-        open_since_s = self._open.opened_at_s if self._open is not None else None
-        spared = self._bucket_state() is not HealthState.HEALTHY
-        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing, self._waited_for, spared)
+        state = FlushState(
+            full_segments=len(self._full),
+            open_since_s=None,
+            in_flight=self._order.in_flight,
+            closing=self._closing,
+            waited_for=self._waited_for,
+            spared=self._bucket_state() is not HealthState.HEALTHY,
+        )
+        if self._open is None:
+            return state
+        return state._replace(
+            open_since_s=self._open.opened_at_s, open_bytes=self._open.size_bytes, newest_at_s=self._open.newest_at_s
+        )
 
     async def _woken(self, at_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):

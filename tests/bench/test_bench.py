@@ -261,6 +261,14 @@ def test_a_tiny_run_ends_with_its_figures(names: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [figures]
 
 
+def test_the_rate_of_one_producer_is_that_of_the_last_line() -> None:
+    lines = [
+        "499000 records sent, 99800.0 records/sec (9.52 MB/sec), 12.0 ms avg latency, 80.0 ms max latency.",
+        "1000000 records sent, 81203.418595 records/sec (7.74 MB/sec), 353.86 ms avg latency, 514.00 ms max latency, 402 ms 50th.",
+    ]
+    assert kafka.records_per_second("\n".join(lines)) == 81203.418595
+
+
 def test_tidelog_is_compared_with_kafka_where_both_were_measured() -> None:
     case = kafka.Case(16 << 10, "lz4")
     both = {(case, kafka.KAFKA): [100.0, 200.0, 300.0], (case, kafka.TIDELOG): [50.0, 50.0, 60.0]}

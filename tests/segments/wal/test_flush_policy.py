@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segments.settings import SegmentSettings
-from segments.wal.flush_policy import FlushPolicy, FlushState
+from segments.wal.flush_policy import LARGE_BYTES, QUIET_S, FlushPolicy, FlushState
 
 NOTHING = FlushState(full_segments=0, open_since_s=None, in_flight=0, closing=False)
 SETTINGS = SegmentSettings(linger_ms=100, puts_per_second_max=20, puts_in_flight_max=4)
@@ -82,6 +82,25 @@ def test_a_budget_of_zero_leaves_linger_alone() -> None:
     assert rule.due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == pytest.approx(10.1)
 
 
+def test_a_large_segment_that_nobody_adds_to_leaves_without_budget() -> None:
+    large = NOTHING._replace(open_since_s=10, open_bytes=LARGE_BYTES, newest_at_s=10.02)
+    assert exhausted_rule(SETTINGS, now_s=10).due_at_s(large, now_s=10.02) == pytest.approx(10.02 + QUIET_S)
+    small = large._replace(open_bytes=LARGE_BYTES - 1)
+    assert exhausted_rule(SETTINGS, now_s=10).due_at_s(small, now_s=10.02) == pytest.approx(10.1)
+
+
+def test_a_large_segment_that_nobody_adds_to_waits_for_what_is_in_flight_and_for_an_unhealthy_bucket() -> None:
+    large = NOTHING._replace(open_since_s=10, open_bytes=LARGE_BYTES, newest_at_s=10.02)
+    assert FlushPolicy(SETTINGS).due_at_s(large._replace(in_flight=1), now_s=10.03) == pytest.approx(10.1)
+    assert FlushPolicy(SETTINGS).due_at_s(large._replace(spared=True), now_s=10.03) == pytest.approx(10.1)
+
+
+def test_a_budget_of_zero_lets_large_segments_linger_too() -> None:
+    rule = FlushPolicy(SegmentSettings(linger_ms=100, puts_per_second_max=0))
+    large = NOTHING._replace(open_since_s=10, open_bytes=LARGE_BYTES, newest_at_s=10)
+    assert rule.due_at_s(large, now_s=10.05) == pytest.approx(10.1)
+
+
 def test_linger_of_zero_flushes_at_once_beside_what_is_in_flight() -> None:
     rule = exhausted_rule(SegmentSettings(linger_ms=0, puts_per_second_max=0), now_s=10)
     assert rule.due_at_s(NOTHING._replace(open_since_s=10, in_flight=3), now_s=10) <= 10  # type: ignore[operator]
@@ -95,11 +114,13 @@ class Arrival(NamedTuple):
     after_s: float
     # Whether the open segment is full then.
     fills: bool
+    size_bytes: int = 0
 
 
 class Flush(NamedTuple):
     at_s: float
     was_full: bool
+    was_large: bool
 
 
 def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[float]) -> list[Flush]:
@@ -108,13 +129,13 @@ def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[
     Returns what was flushed, and when.
     """
     rule, linger_s = FlushPolicy(settings), settings.linger_ms / 1000
-    now_s, full, open_since_s = 0.0, 0, None
+    now_s, full, open_since_s, open_bytes, newest_at_s = 0.0, 0, None, 0, 0.0
     landings: list[float] = []
     flushes: list[Flush] = []
     coming = [*arrivals]
     next_arrival_s = coming[0].after_s if coming else float("inf")
     while coming or full or open_since_s is not None:
-        state = FlushState(full, open_since_s, len(landings), closing=False)
+        state = FlushState(full, open_since_s, len(landings), closing=False, open_bytes=open_bytes, newest_at_s=newest_at_s)
         due_at_s = rule.due_at_s(state, now_s=now_s)
         if len(landings) >= settings.puts_in_flight_max:
             assert due_at_s is None
@@ -128,21 +149,23 @@ def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[
             assert due_at_s is None
         if due_at_s is not None and due_at_s <= now_s:
             rule.flushed(now_s=now_s)
-            flushes.append(Flush(now_s, was_full=full > 0))
+            flushes.append(Flush(now_s, was_full=full > 0, was_large=open_bytes >= LARGE_BYTES and now_s >= newest_at_s + QUIET_S))
             heapq.heappush(landings, now_s + put_times_s[len(flushes) % len(put_times_s)])
             if full:
                 full -= 1
             else:
-                open_since_s = None
+                open_since_s, open_bytes = None, 0
             continue
         now_s = min(next_arrival_s, landings[0] if landings else float("inf"), float("inf") if due_at_s is None else due_at_s)
         while landings and landings[0] <= now_s:
             heapq.heappop(landings)
         if coming and next_arrival_s <= now_s:
-            if coming.pop(0).fills:
-                full, open_since_s = full + 1, None
-            elif open_since_s is None:
-                open_since_s = now_s
+            arrival = coming.pop(0)
+            if arrival.fills:
+                full, open_since_s, open_bytes = full + 1, None, 0
+            else:
+                open_since_s = now_s if open_since_s is None else open_since_s
+                open_bytes, newest_at_s = open_bytes + arrival.size_bytes, now_s
             next_arrival_s = now_s + coming[0].after_s if coming else float("inf")
     return flushes
 
@@ -154,7 +177,15 @@ gaps_s = st.one_of(st.just(0.0), st.floats(0.0001, 0.05), st.floats(0.05, 2))
     linger_ms=st.sampled_from([0, 5, 100, 250]),
     puts_per_second_max=st.sampled_from([0, 0.5, 3, 20]),
     puts_in_flight_max=st.integers(1, 4),
-    arrivals=st.lists(st.builds(Arrival, after_s=gaps_s, fills=st.sampled_from([False, False, False, True])), max_size=60),
+    arrivals=st.lists(
+        st.builds(
+            Arrival,
+            after_s=gaps_s,
+            fills=st.sampled_from([False, False, False, True]),
+            size_bytes=st.sampled_from([0, LARGE_BYTES // 3, LARGE_BYTES]),
+        ),
+        max_size=60,
+    ),
     put_times_s=st.lists(gaps_s, min_size=1, max_size=5),
 )
 def test_no_batch_waits_longer_than_linger_and_puts_stay_below_the_budget(
@@ -164,7 +195,7 @@ def test_no_batch_waits_longer_than_linger_and_puts_stay_below_the_budget(
     flushes = drive(settings, arrivals, put_times_s)
     if linger_ms == 0:
         return
-    early = [flush.at_s for flush in flushes if not flush.was_full]
+    early = [flush.at_s for flush in flushes if not flush.was_full and not flush.was_large]
     per_second_max = max(puts_per_second_max, 1000 / linger_ms)
     burst = max(1.0, puts_per_second_max / 4) + 1
     for first, began_s in enumerate(early):

@@ -20,6 +20,7 @@ from segments.bucket.layout import index_key, session_prefix, trimmed_key
 from segments.object_store.health import HealthState
 from segments.object_store.interface import unsynced
 from segments.settings import SegmentSettings
+from segments.wal.flush_policy import LARGE_BYTES, QUIET_S
 from segments.wal.footer_index import parse_index
 from segments.wal.pending_segment import PendingSegment
 from segments.wal.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
@@ -71,6 +72,24 @@ def test_what_comes_while_a_put_is_in_flight_gathers_for_linger_ms_and_travels_t
     body = store.content(key_of(1))
     runs = parse_footer(body, object_size=len(body), session=SESSION.id, seq=SegmentSeq(1), key="").runs
     assert [(run.partition, run.base_offset, run.last_offset) for run in runs] == [(PAYMENTS, 0, 1), (ORDERS, 1, 1)]
+
+
+def test_a_large_segment_leaves_without_budget_as_soon_as_no_batch_comes_any_more() -> None:
+    store = ScriptedStore()
+
+    async def work(at_work: Writing) -> None:
+        for _ in range(3):  # spends the budget
+            await outcome(at_work.add())
+        at_work.add()
+        await asyncio.sleep(0.02)
+        began_s = now_s()
+        large = at_work.add(bytes(LARGE_BYTES))
+        await asyncio.sleep(QUIET_S / 2)
+        assert at_work.add() is large
+        await outcome(large)
+        assert now_s() == pytest.approx(began_s + QUIET_S * 1.5)
+
+    with_writer(store, work, settings=replace(SETTINGS, puts_per_second_max=1))
 
 
 def test_a_full_segment_leaves_before_linger_is_over() -> None:

@@ -29,6 +29,8 @@ Headers = list[tuple[bytes, bytes]]
 # The least rate of a body after the time that the settings allow for any body: it holds part of the buffer meanwhile.
 BODY_BYTES_PER_SECOND_MIN: Final = 256 << 10
 INT64_MAX: Final = 2**63 - 1
+# The values of a query parameter, for Query.choice.
+TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)

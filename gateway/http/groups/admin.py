@@ -25,9 +25,9 @@ from gateway.http.groups.bodies import (
     SeekPoint,
     TopicPart,
 )
-from gateway.http.groups.request import TRUE_OR_FALSE, GroupRequest
+from gateway.http.groups.request import GroupRequest
 from gateway.http.problem_details import error_members
-from gateway.http.request import parse_timestamp_ms
+from gateway.http.request import TRUE_OR_FALSE, parse_timestamp_ms
 from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.status import from_status

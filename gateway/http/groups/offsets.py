@@ -31,8 +31,9 @@ from gateway.http.groups.bodies import (
     OffsetsAnswer,
 )
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
-from gateway.http.groups.request import TRUE_OR_FALSE, GroupRequest, MemberIdentity, check_generation, numbers_of
+from gateway.http.groups.request import GroupRequest, MemberIdentity, check_generation, numbers_of
 from gateway.http.problem_details import error_members
+from gateway.http.request import TRUE_OR_FALSE
 from gateway.http.struct_body import decode_body
 from gateway.proto import groups_pb2
 from gateway.proto.values import value_of

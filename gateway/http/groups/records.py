@@ -24,11 +24,11 @@ from gateway.http.groups import member_leader
 from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.http.groups.member_fetch import MemberFetch
 from gateway.http.groups.offsets import HttpGroupOffsets
-from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, GroupRequest, MemberIdentity, check_generation
+from gateway.http.groups.request import INT32_MAX, GroupRequest, MemberIdentity, check_generation
 from gateway.http.records.fetch import limits_of
 from gateway.http.records.produce import JSON
 from gateway.http.records.stream import Limits
-from gateway.http.request import Headers, Query, run_watched
+from gateway.http.request import TRUE_OR_FALSE, Headers, Query, run_watched
 from gateway.records.batch_decoder import room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
 from gateway.topics.names import has_caught_up_with, why_not_heard_of

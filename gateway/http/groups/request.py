@@ -15,7 +15,6 @@ from metadata.errors import InvalidArgument, RebalanceInProgress, StaleGeneratio
 from metadata.groups.model import NO_MEMBER, Generation, InstanceId, MemberId
 
 INT32_MAX: Final = 2**31 - 1
-TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 
 class GroupRequest(NamedTuple):

@@ -19,7 +19,7 @@ from metadata.errors import NotAuthorized, Unavailable, UnknownTopic
 from tidelog.consumer.fetch_state import DENIED_S, REFUSALS
 from tidelog.settings import ClientSettings
 from tidelog.transport.connection import Connection
-from tidelog.transport.routes import TopicRoute
+from tidelog.transport.routes import TopicRoute, with_partitions_of
 
 QUESTIONS_AT_ONCE: Final = 16
 
@@ -144,9 +144,11 @@ class RouteWatcher:
             if held is None or held.topic_id != topic_id:
                 return False
             if route.topic_id == topic_id:
-                if route.partition_count >= held.partition_count:  # else it is older than what is known: none is ever removed
+                if route.partition_count >= held.partition_count:
                     self._routes[topic] = route
                     self._watcher.topic_changed(route)
+                else:  # a broker lags, or the cluster was restored from a copy in which the topic had fewer: its leaders count
+                    self._routes[topic] = with_partitions_of(held, route)
                 return True
             gone = made_again(held, route)
         if topic in self._routes and self._routes[topic].topic_id == topic_id:

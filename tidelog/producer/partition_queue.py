@@ -25,7 +25,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from metadata.errors import OutcomeUnknown, OutOfOrderSequence, Throttled, TidelogError, Unavailable, UnknownProducer
+from metadata.errors import (
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    Throttled,
+    TidelogError,
+    Unavailable,
+    UnknownPartition,
+    UnknownProducer,
+)
 from tidelog.producer.batch import ProducerBatch
 from tidelog.settings import ClientSettings
 from tidelog.transport.routes import NO_LEADER_EPOCH, RoutePath
@@ -56,6 +64,8 @@ class PartitionQueue:
         # A batch was refused: nothing is sent until all answers on the wire are in.
         self.recovering = False
         self.retry_at_s = 0.0
+        # A broker has refused a batch because the topic has no such partition, by the metadata store.
+        self.is_unknown = False
         # What the last attempt met, or the last connection; for the message of a timeout.
         self.last_trouble: TidelogError | None = None
         # Another one when the leader has changed: the queue sends nothing more until all answers are in, and goes on there.
@@ -160,7 +170,7 @@ class PartitionQueue:
         What may be in the old topic fails, as soon as no answer is awaited any more: the new one can't tell. What certainly is in
         neither goes to the new one.
         """
-        self.topic_id, self.leader_epoch = topic_id, NO_LEADER_EPOCH
+        self.topic_id, self.leader_epoch, self.is_unknown = topic_id, NO_LEADER_EPOCH, False
         if self.idempotent:
             self._leaves_topic = self.recovering = True
             self._recover_when_quiet(now_s)
@@ -173,7 +183,7 @@ class PartitionQueue:
         self._off_wire(batch)
         self.unanswered.remove(batch)
         self.released_bytes += batch.bytes
-        self._acknowledged_once, self._gap_is_possible, self.last_trouble = True, False, None
+        self._acknowledged_once, self._gap_is_possible, self.last_trouble, self.is_unknown = True, False, None, False
         self._copies_may_come |= batch.maybe_written
         batch.succeed(base_offset)
         if self.recovering:
@@ -186,6 +196,7 @@ class PartitionQueue:
         self._off_wire(batch)
         batch.refusal = self.last_trouble = error
         batch.refusals += 1
+        self.is_unknown |= isinstance(error, UnknownPartition)
         batch.maybe_written |= not error.nothing_was_written
         if self.idempotent:
             self.recovering = True

@@ -84,7 +84,8 @@ class TopicPartitions:
         """Takes over what the cluster says of the topic now.
 
         A topic never loses partitions while it keeps its id. A route that has fewer comes from a broker that has not heard of those
-        that were added: they keep their queues, and what waits there.
+        that were added: they keep their queues, and what waits there. But if a broker has also refused a batch because there is no
+        such partition, the cluster was restored from a copy that has fewer.
         """
         is_same = bool(self.queues) and self.queues[0].topic_id == route.topic_id
         queues = []
@@ -95,7 +96,7 @@ class TopicPartitions:
             self._accumulator.lead(queue, led.way, leader_epoch=led.leader_epoch)
             queues.append(queue)
         surplus = self.queues[len(queues) :]
-        if is_same:
+        if is_same and not any(queue.is_unknown for queue in surplus):
             queues, surplus = queues + surplus, []
         self.queues = queues
         for queue in surplus:

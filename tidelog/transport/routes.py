@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gateway.proto import admin_pb2
@@ -178,6 +178,11 @@ class LeaderEpochs:
 def is_shrunk(before: TopicRoute, now: admin_pb2.Topic) -> bool:
     """Returns whether a broker describes fewer partitions than a route of the same topic has: none is ever removed."""
     return now.id == before.topic_id and now.partition_count < before.partition_count
+
+
+def with_partitions_of(before: TopicRoute, now: TopicRoute) -> TopicRoute:
+    """Returns the route, with the further partitions that an earlier route of the same topic has."""
+    return replace(now, partitions=(*now.partitions, *before.partitions[now.partition_count :]))
 
 
 def route_from(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
@@ -180,6 +181,32 @@ def test_a_member_of_a_group_asks_again_where_it_begins_and_does_not_give_the_pa
         found = (await starts.of([("orders", 0)], RefusalPatience()))["orders", 0]
         assert found is not None
         assert (found.route.topic_id, found.offset) == (PRESENT, LOG_START)
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_a_restore_left_fewer_partitions_has_the_leaders_of_now_and_is_not_asked_about_in_a_loop() -> None:
+    """A broker that has not heard of added partitions says the same for a moment: none is given up."""
+
+    async def main() -> None:
+        asked: list[float] = []
+        changed: list[TopicRoute] = []
+
+        async def route(topic: str, *, fresh: bool) -> TopicRoute:
+            asked.append(time.monotonic())
+            return TopicRoute("orders", PRESENT, (PartitionRoute("b:9090", 9),), 1 << 20, 1 << 20, learnt_s=asked[-1])
+
+        changes: Any = SimpleNamespace(topic_changed=changed.append)
+        watcher = RouteWatcher(cast(Connection, SimpleNamespace(route=route)), ClientSettings(), changes)
+        former = (PartitionRoute("a:9090", 1), PartitionRoute("a:9090", 1))
+        watcher.follow(TopicRoute("orders", PRESENT, former, 1 << 20, 1 << 20, learnt_s=0.0))
+        running = asyncio.create_task(watcher.run())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        running.cancel()
+        assert len(asked) == 1, "the answer is new"
+        assert [watcher.leader(("orders", number)) for number in range(2)] == ["b:9090", "a:9090"]
+        assert not changed
 
     asyncio.run(main())
 

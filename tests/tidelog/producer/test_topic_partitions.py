@@ -124,6 +124,23 @@ def test_a_route_of_a_broker_that_has_not_heard_of_new_partitions_drops_none_of_
     assert shelf.book.queue_for(None, key, 10).partition == 2
 
 
+def test_partitions_that_a_restore_has_taken_from_a_topic_get_no_more_records_once_a_broker_has_refused_one() -> None:
+    shelf = Shelf()
+    shelf.accumulator.identify(7, 0)
+    refused, waiting = shelf.put(shelf.book.queues[1]), shelf.put(shelf.book.queues[2])
+    assert shelf.accumulator.take(RoutePath(A), 0.0, bytes_max=1) == [refused]
+    shelf.accumulator.refused(refused, UnknownPartition("there is no such partition"), 0.0)
+    assert isinstance(refused.error, UnknownPartition)
+    shelf.book.take_route(route(3), 0.0)
+    assert not waiting.settled, "by the route it is there"
+    shelf.book.take_route(route(1), 0.0)
+    assert isinstance(waiting.error, UnknownPartition)
+    assert {shelf.book.queue_for(None, b"%d" % n, 10).partition for n in range(100)} == {0}
+    assert not shelf.book.has(1)
+    shelf.book.take_route(route(2), 0.0)
+    assert [queue.is_unknown for queue in shelf.book.queues] == [False, False], "it was added again"
+
+
 def test_a_partition_that_comes_back_does_not_begin_again_under_a_producer_id_that_it_had() -> None:
     shelf = Shelf()
     shelf.accumulator.identify(7, 0)

@@ -15,7 +15,8 @@ outcome was sent is committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from gateway.access.authorization import check_group
@@ -27,13 +28,13 @@ from gateway.grpc.connection_ages import ConnectionAges
 from gateway.grpc.consume import messages as wire
 from gateway.grpc.consume.delivery import DeliveryLoop
 from gateway.grpc.consume.member import RELEASE_AT_STOP_S, GroupMemberConsumer
-from gateway.grpc.consume.messages import ConsumeOptions, check_request, terms_of
+from gateway.grpc.consume.messages import ConsumeOptions, NamedStart, check_request, terms_of
 from gateway.grpc.consume.partitions import ConsumedPartitions
 from gateway.grpc.consume.standalone import StandaloneConsumer
 from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import groups_pb2, log_pb2
-from gateway.topics.names import LOOKUP_S, NamedTopic, topics_named
-from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
+from gateway.topics.names import LOOKUP_S, NamedTopic, topic_with, topics_named
+from metadata.errors import InvalidArgument, NotFound, Stopping, TidelogError, TooLarge, Unavailable
 from metadata.groups.model import shown
 from metadata.topics.topic import Topic
 
@@ -90,8 +91,23 @@ class GrpcConsume:
         revision = max(topic.revision for topic in topics.values())
         if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOKUP_S):
             raise Unavailable("this broker's view does not have all named topics yet", hint="Retry with back-off.")
+        await self._hear_of(terms.starts)
         # Returned as they are now: the stream learns only of later changes, and a topic may have grown while others were awaited.
         return {name: self._now(name, fields[name]) for name in topics}
+
+    async def _hear_of(self, starts: Sequence[NamedStart]) -> None:
+        """Waits until this broker's view has the topic ids and partitions at which a client begins.
+
+        The client may have learned of them at another broker. Returns at the first that does not exist, which the stream refuses
+        with its field. Raises Unavailable if the view does not catch up in time.
+        """
+        last: dict[NamedTopic, int] = {}
+        for each in starts:
+            named = NamedTopic(each.topic, each.topic_id)
+            last[named] = max(each.partition, last.get(named, 0))
+        with suppress(NotFound):
+            for (topic, topic_id), partition in last.items():
+                await topic_with(self._broker, topic, partition, topic_id=topic_id)
 
     def _now(self, name: str, field: str) -> Topic:
         try:

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from gateway.api import BrokerApi
-from gateway.grpc.consume.messages import ConsumeOptions
+from gateway.grpc.consume.messages import ConsumeOptions, NamedStart
+from gateway.grpc.consume.partitions import Start, StartKind
 from gateway.grpc.consume.service import GrpcConsume
 from gateway.http.groups import member_fetch
 from gateway.http.groups.cursor import Cursor, CursorEntry, CursorOwner, encode_cursor
@@ -50,6 +51,7 @@ class View(Topics):
         self.news = asyncio.Event()
         self.store = Topics()
         self.lookups = 0
+        self.news_at = Revision(1)
 
     async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
         try:
@@ -64,16 +66,16 @@ class View(Topics):
 
     async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
         known = {topic.id for topic in self.topics.values()}
-        if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(Revision(1), timeout_s):
+        if not known.issuperset(each.topic_id for each in partitions) and not await self.wait_for(self.news_at, timeout_s):
             raise Unavailable("the watch has not answered in time")
 
     async def catch_up(self, name: str, *, timeout_s: float) -> None:
         self.lookups += 1
-        if name in self.store.topics and not await self.wait_for(Revision(1), timeout_s):
+        if name in self.store.topics and not await self.wait_for(self.news_at, timeout_s):
             raise Unavailable("the watch has not answered in time")
 
     async def catch_up_with_all(self, *, timeout_s: float) -> None:
-        if not await self.wait_for(Revision(1), timeout_s):
+        if not await self.wait_for(self.news_at, timeout_s):
             raise Unavailable("the watch has not answered in time")
 
     def hears(self, after_s: float, now: Topic) -> None:
@@ -207,6 +209,35 @@ def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_an
         with pytest.raises(UnknownTopic) as refused:
             await service._topics(terms)
         assert refused.value.details["field"] == "start.topics[0]"
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("here", [topic(partition_count=2), topic(topic_id=OTHER, partition_count=8)], ids=["grown", "made again"])
+def test_a_consume_stream_begins_at_an_offset_of_a_partition_that_its_client_has_heard_of_at_another_broker(here: Topic) -> None:
+    async def scenario() -> None:
+        now = topic(partition_count=8)
+        starts = [NamedStart("orders", number, now.id, 7, Start(StartKind.EARLIEST)) for number in (5, 1)]
+        terms = ConsumeOptions(
+            (), "", MemberSettings(), tuple(starts), StartPolicy.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
+        )
+        service = GrpcConsume.__new__(GrpcConsume)
+        world = World(here, now)
+        service._broker = world.broker
+        hear_of_all = world.view.wait_for
+
+        async def wait_for(revision: Revision, timeout_s: float | None) -> bool:
+            return revision <= here.revision or await hear_of_all(revision, timeout_s)
+
+        world.view.wait_for = wait_for  # type: ignore[method-assign]
+        world.view.news_at = Revision(here.revision + 1)
+        with pytest.raises(Unavailable):
+            await service._topics(terms)
+        assert virtual_loop().time() <= LOOKUP_S + 0.1
+        world.view.hears(LAG_S, now)
+        assert await service._topics(terms) == {"orders": now}
+        gone = starts[0]._replace(topic_id="d" * 32)
+        assert await service._topics(terms._replace(starts=(gone,))) == {"orders": now}, "the stream refuses it, with its field"
 
     simulated(scenario)
 

@@ -187,13 +187,25 @@ async def catch_up_to_commit(broker: TopicLookup) -> None:
     await broker.topic_cache.catch_up_with_all(timeout_s=min(COMMIT_CATCH_UP_S, remaining_s()))
 
 
-async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
+async def why_not_heard_of(
+    broker: TopicLookup, partitions: Iterable[NamedPartition | TopicPartitionName]
+) -> dict[str, TidelogError]:
     """Waits a moment for topics that this broker's view lacks, or lacks some of these partitions of. Returns by topic why it still
-    does: the topic is gone, may not be read, or the view lags (Unavailable)."""
-    last: dict[str, int] = {}
-    for name, number in partitions:
-        last[name] = max(number, last.get(name, 0))
-    unknown = [name for name, number in last.items() if isinstance(_partition(broker, NamedPartition(name, number)), NotFound)]
+    does: the topic is gone, may not be read, or the view lags (Unavailable).
+
+    Once the view has caught up, it has another topic than one whose id is named if that was deleted.
+    """
+    last: dict[NamedTopic, int] = {}
+    for name, number, *topic_id in partitions:
+        topic = NamedTopic(name, *topic_id)
+        last[topic] = max(number, last.get(topic, 0))
+    unknown = list(
+        dict.fromkeys(
+            topic.topic
+            for topic, number in last.items()
+            if isinstance(_partition(broker, NamedPartition(topic.topic, number, topic.topic_id)), NotFound)
+        )
+    )
     missing = unknown[:LOOKUPS_MAX]
     heard = await asyncio.gather(*(_caught_up_with(broker, name) for name in missing), return_exceptions=True)
     why: dict[str, TidelogError] = {
@@ -204,11 +216,11 @@ async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartit
         )
         for name in unknown[LOOKUPS_MAX:]
     }
-    for name, topic in zip(missing, heard, strict=True):
-        if isinstance(topic, TidelogError):
-            why[name] = topic.with_traceback(None)
-        elif isinstance(topic, BaseException):
-            raise topic
+    for name, found in zip(missing, heard, strict=True):
+        if isinstance(found, TidelogError):
+            why[name] = found.with_traceback(None)
+        elif isinstance(found, BaseException):
+            raise found
     return why
 
 

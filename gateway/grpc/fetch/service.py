@@ -33,7 +33,7 @@ from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import BYTES_LEAST, Reservation, ResponseBudget
 from gateway.routing.location_messages import encode_locations
 from gateway.routing.log_service import LogService
-from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of, why_not_heard_of
+from gateway.topics.names import BOUNDS_WAIT_S, NamedPartition, check_topic_id, named, partition_of, why_not_heard_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NotFound, Stopping, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset, check_client_rack
@@ -47,6 +47,9 @@ PARTITIONS_MAX: Final = 10_000
 LARGE_ANSWER_BYTES: Final = 128 << 10
 # Copies of an answer on its way: ours, and gRPC's own.
 COPIES: Final = 2
+
+
+_NOTHING: Final[Mapping[str, TidelogError]] = {}
 
 
 class RequestedPartition(NamedTuple):
@@ -113,9 +116,9 @@ class GrpcFetch:
         terms = self._terms(request, forwarded)
         if not forwarded:
             await settle_topics(each.topic for each in request.partitions)
-        by_name = [(each.topic, each.partition) for each in request.partitions if not each.topic_id and not forwarded]
-        why = await why_not_heard_of(self._broker, by_name) if by_name else {}
-        asked = [self._asked(partition, terms, log, why) for partition in request.partitions]
+        asked = [self._asked(partition, terms, log) for partition in request.partitions]
+        if not forwarded:  # the other broker repeats its call
+            asked = await self._heard_of(asked, terms, log)
         answers = await self._fetched(asked, terms, reservation, log)
         message = await self.laid_out(asked, answers, terms, reservation, log, encode_fetch_response)
         self._traffic.over_grpc(is_forwarded=forwarded).fetch_took(answers, began_s=began_s, could_wait=terms.wait_ms > 0)
@@ -172,8 +175,17 @@ class GrpcFetch:
         client_rack = check_client_rack(request.client_rack)
         return FetchOptions(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
 
+    async def _heard_of(self, asked: list[RequestedPartition], terms: FetchOptions, log: LogService) -> list[RequestedPartition]:
+        """Returns the partitions, once this broker has heard of those that it does not know."""
+        unknown = [request for request, _, target, _ in asked if isinstance(target, NotFound)]
+        if not unknown:
+            return asked
+        names = [NamedPartition(request.topic, request.partition, request.topic_id) for request in unknown]
+        why = await why_not_heard_of(self._broker, names)
+        return [self._asked(each.request, terms, log, why) if isinstance(each.target, NotFound) else each for each in asked]
+
     def _asked(
-        self, partition: log_pb2.FetchPartition, terms: FetchOptions, log: LogService, why: Mapping[str, TidelogError]
+        self, partition: log_pb2.FetchPartition, terms: FetchOptions, log: LogService, why: Mapping[str, TidelogError] = _NOTHING
     ) -> RequestedPartition:
         """`why` holds, by topic, the errors of partitions that this broker does not know."""
         try:

@@ -21,7 +21,16 @@ from gateway.proto.status import to_status
 from gateway.records.append import topic_named, why_made_again
 from gateway.routing.local_log import TOPIC_WAIT_S
 from gateway.routing.log_service import EpochQuestion, LogService
-from gateway.topics.names import LOOKUP_S, check_topic_id, named, naming, partition_of, topic_with, why_not_heard_of
+from gateway.topics.names import (
+    LOOKUP_S,
+    NamedPartition,
+    check_topic_id,
+    named,
+    naming,
+    partition_of,
+    topic_with,
+    why_not_heard_of,
+)
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotFound, TidelogError, UnknownTopic
 from metadata.model import ProducerId, Revision, TopicId, TopicPartition
 from segments.deadline import Deadline
@@ -119,12 +128,20 @@ class GrpcLogService:
     async def _resolved(
         self, queries: Sequence[log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery], forwarded: bool
     ) -> list[TopicPartition | TidelogError]:
-        """Returns the partitions, once this broker has heard of those that a client names without a topic id."""
-        if not forwarded:
-            await settle_topics(query.topic for query in queries)
-        by_name = [(query.topic, query.partition) for query in queries if not query.topic_id and not forwarded]
-        why = await why_not_heard_of(self._broker, by_name) if by_name else {}
-        return [self._resolve(query, why) for query in queries]
+        """Returns the partitions, once this broker has heard of those that a client names. Another broker repeats its call."""
+        if forwarded:
+            return [self._resolve(query, {}) for query in queries]
+        await settle_topics(query.topic for query in queries)
+        found = [self._resolve(query, {}) for query in queries]
+        unknown = [query for query, partition in zip(queries, found, strict=True) if isinstance(partition, NotFound)]
+        if not unknown:
+            return found
+        names = [NamedPartition(query.topic, query.partition, query.topic_id) for query in unknown]
+        why = await why_not_heard_of(self._broker, names)
+        return [
+            self._resolve(query, why) if isinstance(partition, NotFound) else partition
+            for query, partition in zip(queries, found, strict=True)
+        ]
 
     def _resolve(
         self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery, why: Mapping[str, TidelogError]

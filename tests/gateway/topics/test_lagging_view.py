@@ -130,13 +130,13 @@ def service(broker: Any) -> GrpcLogService:
     return made
 
 
-async def lists_offsets(broker: Any, *, forwarded: bool = False) -> Status:
-    query = log_pb2.OffsetQuery(topic="orders", partition=3, latest=True)
+async def lists_offsets(broker: Any, *, forwarded: bool = False, topic_id: str = "") -> Status:
+    query = log_pb2.OffsetQuery(topic="orders", topic_id=topic_id, partition=3, latest=True)
     return (await service(broker).list_offsets(log_pb2.ListOffsetsRequest(queries=[query]), forwarded)).results[0].error
 
 
-async def asks_for_an_epoch(broker: Any, *, forwarded: bool = False) -> Status:
-    query = log_pb2.LeaderEpochQuery(topic="orders", partition=3, leader_epoch=1)
+async def asks_for_an_epoch(broker: Any, *, forwarded: bool = False, topic_id: str = "") -> Status:
+    query = log_pb2.LeaderEpochQuery(topic="orders", topic_id=topic_id, partition=3, leader_epoch=1)
     request = log_pb2.OffsetForLeaderEpochRequest(queries=[query])
     return (await service(broker).offset_for_leader_epoch(request, forwarded)).ends[0].error
 
@@ -151,9 +151,9 @@ class Fetch(GrpcFetch):
         raise answers[0]
 
 
-async def fetches(broker: Any, *, forwarded: bool = False) -> Status:
+async def fetches(broker: Any, *, forwarded: bool = False, topic_id: str = "") -> Status:
     broker.settings = GatewaySettings()
-    request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="orders", partition=3)])
+    request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="orders", topic_id=topic_id, partition=3)])
     with pytest.raises(TidelogError) as answered:
         await Fetch(broker)._fetch(request, cast(Reservation, None), broker.cluster_log, forwarded=forwarded)
     return to_status(answered.value)
@@ -283,24 +283,40 @@ Reads = Callable[..., Awaitable[Status]]
 
 
 @pytest.mark.parametrize("ask", [lists_offsets, asks_for_an_epoch, fetches])
-@pytest.mark.parametrize("here", [None, topic()], ids=["made", "grown"])
-def test_a_read_by_name_over_grpc_waits_until_this_broker_has_heard_of_the_partition(ask: Reads, here: Topic | None) -> None:
+@pytest.mark.parametrize("topic_id", ["", GROWN.id], ids=["by name", "by id"])
+@pytest.mark.parametrize("here", [None, topic(), topic(topic_id="c" * 32, partition_count=2)], ids=["made", "grown", "made again"])
+def test_a_read_over_grpc_waits_until_this_broker_has_heard_of_the_partition(ask: Reads, topic_id: str, here: Topic | None) -> None:
     async def scenario() -> None:
         world, log = lagging(here, hears=GROWN), Log()
         world.broker.cluster_log = log  # type: ignore[misc,assignment]  # a double
-        assert isinstance(from_status(await ask(world.broker)), Unavailable)
-        assert {at.partition for at in log.asked} == {3}
+        assert isinstance(from_status(await ask(world.broker, topic_id=topic_id)), Unavailable)
+        assert {(at.topic_id, at.partition) for at in log.asked} == {(GROWN.id, 3)}
 
     simulated(scenario)
 
 
 @pytest.mark.parametrize("ask", [lists_offsets, asks_for_an_epoch, fetches])
-def test_a_read_by_name_over_grpc_may_be_repeated_as_long_as_this_broker_does_not_hear_of_the_partition(ask: Reads) -> None:
+def test_a_topic_id_that_is_gone_is_unknown_once_this_broker_has_caught_up(ask: Reads) -> None:
+    async def scenario() -> None:
+        world, log = lagging(GROWN, hears=GROWN), Log()
+        world.broker.cluster_log = log  # type: ignore[misc,assignment]  # a double
+        error = from_status(await ask(world.broker, topic_id=MADE_AGAIN.id))
+        assert isinstance(error, UnknownTopic)
+        assert error.details["new_topic_id"] == GROWN.id
+        assert not log.asked
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("ask", [lists_offsets, asks_for_an_epoch, fetches])
+@pytest.mark.parametrize("topic_id", ["", GROWN.id], ids=["by name", "by id"])
+def test_a_read_over_grpc_may_be_repeated_as_long_as_this_broker_does_not_hear_of_the_partition(ask: Reads, topic_id: str) -> None:
     async def scenario() -> None:
         world = World(topic(), GROWN)
         world.broker.cluster_log = world.broker.local_log = log = Log()  # type: ignore[misc,assignment]  # a double
-        assert isinstance(from_status(await ask(world.broker)), Unavailable)
-        assert isinstance(from_status(await ask(world.broker, forwarded=True)), UnknownPartition), "the other broker repeats it"
+        assert isinstance(from_status(await ask(world.broker, topic_id=topic_id)), Unavailable)
+        forwarded = from_status(await ask(world.broker, forwarded=True, topic_id=topic_id))
+        assert isinstance(forwarded, UnknownPartition), "the other broker repeats it"
         assert not log.asked
 
     simulated(scenario)

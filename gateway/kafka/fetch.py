@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.api import BrokerApi
+from gateway.cluster.view import partitions_of
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode, fetch_code
@@ -48,6 +49,7 @@ from gateway.topics.names import BOUNDS_WAIT_S, partition_of
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import NotLeader, Stopping, Throttled, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset, TopicId, TopicPartition
+from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 from segments.read.reader_notifier import ReaderNotifier
@@ -84,6 +86,7 @@ class KafkaFetch:
         self._traffic = broker.metrics.traffic.kafka
         self.sessions = FetchSessions(lambda: 1 + secrets.randbelow(SESSION_ID_MAX))
         broker.metrics.register(lambda: (self.sessions.figures,))
+        broker.topic_cache.subscribe(self._topic_changed)
         self.room = ResponseBudget(broker.settings, waits)
 
     async def fetch(self, call: KafkaCall, request: FetchRequest) -> FetchResponse:
@@ -285,6 +288,13 @@ class KafkaFetch:
         if call.authorized is not None:
             call.authorized.granted |= session.watch.granted
         return session.watch
+
+    def _topic_changed(self, before: Topic | None, after: Topic | None) -> None:
+        """Wakes the sessions that watch partitions of a deleted topic. Its leader may drop them later, or never."""
+        notifier = self._notifier()
+        if before is not None and after is None and notifier is not None:
+            for partition in partitions_of(before):
+                notifier.wake(partition)
 
     def _notifier(self) -> ReaderNotifier | None:
         """Returns the notifier of the broker's present session; None while it has none."""

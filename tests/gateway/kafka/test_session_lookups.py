@@ -154,6 +154,18 @@ def test_a_handover_ends_the_wait_of_a_session_and_its_end_is_answered_too(tmp_p
     run(tmp_path, scenario)
 
 
+def test_a_deleted_topic_ends_the_wait_of_a_session_also_while_its_leader_keeps_the_partitions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, topic: Topic, consumer: Consumer) -> None:
+        consumer.send()
+        await asyncio.sleep(0.05)
+        broker.topic_cache._remove(topic.name)  # no controller works, so that no leader is asked to close them
+        answer = await consumer.receive()
+        assert len(answer) == PARTITIONS
+        assert {each.error_code for each in answer.values()} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    run(tmp_path, scenario)
+
+
 def test_a_log_start_that_rises_is_answered_without_records(tmp_path: Path) -> None:
     async def scenario(broker: Broker, topic: Topic, consumer: Consumer) -> None:
         await produce(broker, topic, 4)

@@ -282,7 +282,7 @@ class KafkaFetch:
             session.replace_watch(None)
             return None
         stamp = () if guard is None or call.authorized is None else (call.authorized.caller, guard.cache.version)
-        if session.watch is None or not session.watch.is_good(notifier, stamp):
+        if session.watch is None or not session.watch.is_good(notifier, stamp, partitions=len(session.partitions)):
             session.replace_watch(SessionWatch(notifier, session.partitions, stamp=stamp))
         assert session.watch is not None
         if call.authorized is not None:

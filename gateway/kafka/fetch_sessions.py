@@ -28,7 +28,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.access.authorization import GRANTED_MAX
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.protocol.hot_messages import (
     FetchableTopicResponse,
@@ -47,6 +46,8 @@ PARTITIONS_MAX: Final = 50_000
 # Kafka's min.incremental.fetch.session.eviction.ms.
 EVICTION_S: Final = 120.0
 SESSION_ID_MAX: Final = 0x7FFF_FFFF
+# Rights that a watch keeps beside those of its partitions, before all of them are looked up again.
+GRANTED_SPARE: Final = 100
 _NO_SESSION: Final = 0
 _INITIAL_EPOCH: Final = 0
 _FINAL_EPOCH: Final = -1
@@ -87,9 +88,13 @@ class SessionWatch(PartitionWatch[SessionKey]):
         # Rights that fetches of this session have used: (operation, kind, name).
         self.granted: set[tuple[str, str, str]] = set()
 
-    def is_good(self, notifier: ReaderNotifier, stamp: tuple[object, ...]) -> bool:
-        """Returns whether partitions at rest may stay so: False if the session of the broker, or the client's rights, changed."""
-        return not self.is_closed and self.notifier is notifier and self._stamp == stamp and len(self.granted) <= GRANTED_MAX
+    def is_good(self, notifier: ReaderNotifier, stamp: tuple[object, ...], *, partitions: int) -> bool:
+        """Returns whether partitions at rest may stay so: False if the session of the broker, or the client's rights, changed.
+
+        Also False if most of the rights are of partitions that are not among the present ones, whose number is `partitions`.
+        """
+        is_same = not self.is_closed and self.notifier is notifier and self._stamp == stamp
+        return is_same and len(self.granted) <= 2 * partitions + GRANTED_SPARE
 
 
 class _CachedPartition:

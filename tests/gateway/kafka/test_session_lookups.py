@@ -15,11 +15,13 @@ import uvloop
 
 from gateway.broker.broker import Broker
 from gateway.kafka.errors import ErrorCode
-from gateway.kafka.protocol.hot_messages import FetchPartition, FetchRequest, FetchTopic
+from gateway.kafka.fetch_sessions import GRANTED_SPARE, SessionWatch
+from gateway.kafka.protocol.hot_messages import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from gateway.records.response_budget import Reservation
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
 from segments.read.log_reader import LogReader
+from segments.read.reader_notifier import PartitionWatch
 from tests.kit.gateway.access.guarded_broker import Guarded, serve
 from tests.kit.gateway.broker_cluster import broker_cluster
 from tests.kit.gateway.kafka_caller import KafkaCaller, kafka_caller, kafka_caller_as
@@ -58,6 +60,18 @@ class Consumer:
         )
         self._client.send("Fetch", VERSION, request)
         self._epoch += 1
+
+    async def moved(self, before: str, after: str) -> None:
+        """Fetches once, with partition 0 of one topic in place of that of another one."""
+        request = FetchRequest(
+            session_id=self._session_id,
+            session_epoch=self._epoch,
+            topics=[FetchTopic(topic=after, partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)])],
+            forgotten_topics_data=[ForgottenTopic(topic=before, partitions=[0])],
+        )
+        self._client.send("Fetch", VERSION, request)
+        self._epoch += 1
+        await self.receive()
 
     async def receive(self) -> dict[int, Any]:
         """Returns the answered partitions by number."""
@@ -281,5 +295,29 @@ def test_a_right_that_is_revoked_while_partitions_are_at_rest_ends_the_wait_of_t
             await cluster.allow("reader", "read", "topic", "orders")
             assert {each.error_code for each in (await consumer.fetch()).values()} == {0}
             assert await consumer.fetch() == {}
+
+    serve(tmp_path, scenario, kafka="127.0.0.1:0")
+
+
+def test_a_session_that_goes_from_topic_to_topic_keeps_the_rights_of_few(tmp_path: Path) -> None:
+    """Names of topics that do not exist count as well."""
+
+    async def scenario(cluster: Guarded) -> None:
+        topic = await cluster.broker.create_topic("orders-0", 1)
+        await cluster.allow("reader", "read", "topic", "orders-", pattern="prefix")
+        key = await cluster.key("reader")
+        kept: list[int] = []
+
+        def follow(self: SessionWatch, key: Any, partition: TopicPartition | None) -> None:
+            kept.append(len(self.granted))
+            PartitionWatch.follow(self, key, partition)
+
+        with patch.object(SessionWatch, "follow", follow, create=True):
+            async with kafka_caller_as(cluster.broker, key) as client:
+                consumer = await opened(client, topic)
+                for number in range(1, 3 * GRANTED_SPARE):
+                    await consumer.moved(f"orders-{number - 1}", f"orders-{number}")
+        assert len(kept) >= 3 * GRANTED_SPARE
+        assert GRANTED_SPARE < max(kept) <= GRANTED_SPARE + 4
 
     serve(tmp_path, scenario, kafka="127.0.0.1:0")

@@ -275,8 +275,8 @@ def test_a_partition_of_a_topic_that_was_created_again_is_watched_by_its_new_id(
 def test_a_watch_is_good_for_one_state_of_the_rights_and_one_session_of_the_broker(rights: tuple[object, ...]) -> None:
     notifier = ReaderNotifier()
     watch = SessionWatch(notifier, [(TOPIC, 0)], stamp=("alice", 1))
-    assert watch.is_good(notifier, ("alice", 1))
-    assert not watch.is_good(notifier, rights)
-    assert not watch.is_good(ReaderNotifier(), ("alice", 1))
+    assert watch.is_good(notifier, ("alice", 1), partitions=1)
+    assert not watch.is_good(notifier, rights, partitions=1)
+    assert not watch.is_good(ReaderNotifier(), ("alice", 1), partitions=1)
     watch.close()
-    assert not watch.is_good(notifier, ("alice", 1))
+    assert not watch.is_good(notifier, ("alice", 1), partitions=1)

@@ -225,11 +225,16 @@ def replaced_topics(before: Iterable[PartitionCount], counts: Iterable[Partition
 
 def topic_made_again(chosen: Iterable[StagedFile], files: Iterable[StagedFile]) -> StagedPartition | None:
     """Returns a partition of `files` if these go to one topic alone, and what was chosen to another one of its name; else None."""
-    former, present = counted(chosen), counted(files)
-    if len({where.topic_id for where in former}) != 1 or len({where.topic_id for where in present}) != 1:
+    before, now = only_topic(chosen), only_topic(files)
+    if before is None or now is None:
         return None
-    before, now = next(iter(former)), next(iter(present))
     return now if now.topic == before.topic and now.topic_id != before.topic_id else None
+
+
+def only_topic(files: Iterable[StagedFile]) -> StagedPartition | None:
+    """Returns a partition of the files if all of them go to one topic; else None."""
+    partitions = counted(files)
+    return next(iter(partitions)) if len({where.topic_id for where in partitions}) == 1 else None
 
 
 def decode_chosen(body: bytes, key: str) -> ChosenBatch:

@@ -25,7 +25,7 @@ from segments.object_store.interface import ObjectStore
 from spark.runtime.bucket_thread import BucketThread
 from spark.sink.options import SinkOptions
 from spark.sink.row_encoder import RowColumns, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
-from spark.sink.staged_files import StagedFile, encode_file
+from spark.sink.staged_files import StagedFile, decode_chosen, encode_file, only_topic
 
 # Of rows, to a file.
 STAGE_BYTES = 32 << 20
@@ -102,9 +102,24 @@ class Staging:
         try:
             check_dates(rows, self.topics, topic=self.options.topic, now_ms=now_ms)
         except InvalidTimestamp:
-            self._is_chosen = self.bucket.run(lambda store: is_there(store, chosen_key(self.write, self.batch)))
+            self._is_chosen = self.bucket.run(self._was_chosen)
             if not self._is_chosen:
                 raise
+
+    async def _was_chosen(self, store: ObjectStore) -> bool:
+        """Returns whether the files of an earlier attempt are the batch, as sink/commit.py decides: for the present topic."""
+        key = chosen_key(self.write, self.batch)
+        if self.options.fail_on_data_loss:
+            return await is_there(store, key)
+        try:
+            chosen = decode_chosen(await retry_unavailable(lambda: store.get(key), for_s=PATIENCE_S), key)
+        except NotFound:
+            return False
+        former = only_topic(chosen.files)
+        present = self.topics.get(former.topic) if former is not None else None
+        if former is None or present is None or present.topic_id == former.topic_id:
+            return True
+        return await is_there(store, chosen_key(self.write, self.batch, present.topic_id))
 
     def _learn(self, names: list[str]) -> None:
         if not names:

@@ -27,7 +27,7 @@ from spark.runtime.bucket_thread import BucketThread
 from spark.sink import brokers as sink_brokers
 from spark.sink.options import parse_sink_options
 from spark.sink.row_encoder import KEYLESS_ROWS_MIN, Encoded, TopicFacts, check_dates, encode_rows, pieces, rows_of
-from spark.sink.staged_files import StagedPartition, encode_file, open_file, producer_of, sequenced
+from spark.sink.staged_files import ChosenBatch, StagedFile, StagedPartition, encode_file, open_file, producer_of, sequenced
 from spark.sink.staging import Staging
 from spark.source.schema import as_source_rows
 from tidelog.transport.routes import LeaderEpochs, route_from
@@ -223,6 +223,29 @@ def test_dates_are_looked_at_until_an_attempt_is_chosen(tmp_path: Path, is_chose
         with pytest.raises(InvalidTimestamp):
             staging.stage(iter([rows]))
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {Path(chosen_key("0f" * 16, 2)).name}
+
+
+def test_dates_are_looked_at_again_where_a_batch_is_chosen_again_for_a_topic_that_was_made_again(tmp_path: Path) -> None:
+    """A row that the new topic refuses would be chosen for good, and keep the batch from completion."""
+    options = parse_sink_options(
+        {"brokers": "http://b1", "bucket": tmp_path.as_uri(), "topic": "orders", "failOnDataLoss": "false"}
+    )
+    rows, write = dated(time.time_ns() // 1_000_000 + 2 * HOUR_MS), "0f" * 16
+
+    def chosen_for(topic_id: str) -> list[bytes]:
+        file = StagedFile("key", 1, 0, ((StagedPartition("orders", topic_id, 0), 1),))
+        chosen = ChosenBatch(write=write, batch=3, created_ms=0, nonce="", files=(file,))
+        return [msgspec.json.encode(chosen)]
+
+    with BucketThread(options.bucket) as bucket:
+        former, present = "f" * 32, IN_AN_HOUR.topic_id
+        bucket.run(lambda store: store.create(chosen_key(write, 3), chosen_for(former)))
+        with pytest.raises(InvalidTimestamp):
+            Staging(bucket, options, {"orders": IN_AN_HOUR}, write, 3).stage(iter([rows]))
+        bucket.run(lambda store: store.create(chosen_key(write, 3, present), chosen_for(present)))
+        assert len(Staging(bucket, options, {"orders": IN_AN_HOUR}, write, 3).stage(iter([rows]))) == 1
+        bucket.run(lambda store: store.create(chosen_key(write, 4), chosen_for(present)))
+        assert len(Staging(bucket, options, {"orders": IN_AN_HOUR}, write, 4).stage(iter([rows]))) == 1
 
 
 def test_a_record_without_a_timestamp_is_written_on_as_it_was_read() -> None:

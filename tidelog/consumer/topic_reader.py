@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
@@ -99,13 +101,15 @@ class TopicReader:
         """Looks up where a topic begins; None if a matched topic is gone. Raises UnknownTopic for a named one."""
         try:
             # A broker that lags may lack partitions that were just added. Only a reader that follows the topic finds them later.
-            route = await self._connection.route(topic, fresh=True, from_store=self._reads_all and not self._follow)
+            from_store = self._reads_all and not self._follow
+            ask = partial(self._connection.route, topic, from_store=from_store)
+            route = await ask(fresh=True)
             if not names_known_partitions(route, self._start, self._partitions):
-                route = await self._connection.route(topic, from_store=True)
+                route = await self._connection.route(topic, from_store=True, refuses_outdated=True)
             begin = await self._begin_in(route)
             for _ in range(FORMER_ROUTES_MAX):
                 # A broker that lags has named a deleted topic. Nothing of it was read, so the present one is read instead.
-                if not begin.is_unknown or (now := await self._connection.route(topic)).topic_id == route.topic_id:
+                if not begin.is_unknown or (now := await ask()).topic_id == route.topic_id:
                     break
                 route = now
                 begin = await self._begin_in(route)
@@ -159,9 +163,10 @@ class TopicReader:
             try:
                 for topic in await self.subscription.partition_counts(self._connection):
                     if not self.fetching.follows(topic):
-                        self._read_new(await self._connection.route(topic, fresh=True))
+                        with suppress(UnknownTopic):  # a broker that lags has listed it
+                            self._read_new(await self._connection.route(topic, fresh=True))
                 patience.answered()
-            except (Unavailable, UnknownTopic, *REFUSALS) as error:
+            except (Unavailable, *REFUSALS) as error:
                 patience.check(error)
                 if isinstance(error, REFUSALS):
                     pause_ms = self._settings.retry_pause_ms_max

@@ -99,7 +99,7 @@ class ProducerMetadata:
                 return
             await asyncio.sleep(max(0.0, refresh.begun_s + self._settings.retry_pause_ms / 1000 - self._loop.time()))
             refresh.begun_s = self._loop.time()
-            await self._learn(book.name, fresh=True, from_store=True)
+            await self._learn(book.name, from_store=True)
 
     async def learn_before_resending(self, topics: Iterable[str], at: str) -> None:
         """Asks the broker at this address, once. Where it does not answer, things stay as they are."""
@@ -144,9 +144,9 @@ class ProducerMetadata:
         finally:
             self._asking.discard(topic)
 
-    async def _learn(self, topic: str, *, fresh: bool, from_store: bool = False, at: str | None = None) -> None:
+    async def _learn(self, topic: str, *, fresh: bool = False, from_store: bool = False, at: str | None = None) -> None:
         try:
-            route = await self._connection.route(topic, fresh=fresh, from_store=from_store, at=at)
+            route = await self._connection.route(topic, fresh=fresh, from_store=from_store, refuses_outdated=from_store, at=at)
         except UnknownTopic:
             if (book := self.books.get(topic)) is not None:
                 book.is_gone = True

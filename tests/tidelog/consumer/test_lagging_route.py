@@ -71,13 +71,13 @@ class FirstBrokerLags:
         return answer
 
 
-def reader(connection: FirstBrokerLags, *, follow: bool) -> TopicReader:
+def reader(connection: FirstBrokerLags, *, follow: bool, partitions: list[int] | None = None) -> TopicReader:
     return TopicReader(
         cast(Connection, connection),
         ClientSettings(),
         Subscription(("orders",)),
         start=Earliest(),
-        partitions=None,
+        partitions=partitions,
         follow=follow,
         reset="error",
     )
@@ -131,10 +131,64 @@ def test_a_reader_that_ends_reads_partitions_that_were_added_through_another_bro
     asyncio.run(main())
 
 
+class CutOff(GrowsElsewhere):
+    """A connection to brokers that the metadata store does not answer."""
+
+    async def route(
+        self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+    ) -> TopicRoute:
+        if from_store and refuses_outdated:
+            raise Unavailable("no broker has heard of all topics")
+        return route_to(PRESENT)
+
+    async def _list_topics(self, request: admin_pb2.ListTopicsRequest, timeout: float) -> admin_pb2.ListTopicsResponse:
+        if request.refuse_outdated:
+            raise Unavailable("no broker has heard of all topics")
+        return admin_pb2.ListTopicsResponse(topics=[admin_pb2.Topic(name="orders", partition_count=1)])
+
+
+def test_a_partition_that_a_reader_names_may_be_read_later_where_no_broker_knows_whether_it_was_added() -> None:
+    async def main() -> None:
+        with pytest.raises(Unavailable):
+            await reader(CutOff(), follow=True, partitions=[0, 1])._begin_of("orders")
+
+    asyncio.run(main())
+
+
 def test_a_pattern_matches_topics_that_were_created_through_another_broker() -> None:
     async def main() -> None:
         connection = cast(Connection, GrowsElsewhere())
         assert list(await parse_topics(re.compile("orders.*")).present_topics(connection)) == ["orders", "orders-new"]
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_a_broker_lists_which_has_not_heard_that_it_was_deleted_keeps_no_other_topic_from_a_pattern() -> None:
+    class Lists(GrowsElsewhere):
+        async def route(
+            self, topic: str, *, fresh: bool = False, from_store: bool = False, refuses_outdated: bool = False
+        ) -> TopicRoute:
+            if topic == "orders":
+                raise UnknownTopic("topic orders was deleted")
+            return route_to(PRESENT)
+
+    async def main() -> None:
+        settings = ClientSettings(topic_age_ms_max=1)
+        begun = TopicReader(
+            cast(Connection, Lists()),
+            settings,
+            parse_topics(re.compile("orders|payments")),
+            start=Earliest(),
+            partitions=None,
+            follow=True,
+            reset="error",
+        )
+        read: asyncio.Future[TopicRoute] = asyncio.get_running_loop().create_future()
+        begun._read_new = lambda route: read.done() or read.set_result(route)  # type: ignore[assignment,method-assign,func-returns-value]
+        refreshing = asyncio.create_task(begun._refresh_topics())
+        async with asyncio.timeout(20):
+            await read
+        refreshing.cancel()
 
     asyncio.run(main())
 

@@ -92,6 +92,24 @@ def test_a_partition_that_was_added_right_after_it_was_refused_can_be_named() ->
     with_broker(test, partitions=2)
 
 
+def test_a_partition_may_be_named_again_where_no_broker_knows_whether_it_was_added() -> None:
+    """A broker that is cut off from the metadata store does not know it."""
+
+    async def test(broker: SmallBroker) -> None:
+        def refuse(method: str) -> None:
+            if method == "GetTopic" and broker.asked_for_topics[-1].refuse_outdated:
+                raise Unavailable("this broker has not heard yet of the present state of topic orders", is_outdated=True)
+
+        async with tidelog.connect(broker.address, **quick()) as log:
+            await log.produce("orders", 1, partition=0)
+            impatient(log, request_timeout_ms=500)
+            broker.before_call = refuse
+            with pytest.raises(Unavailable):
+                await log.produce("orders", 1, partition=4)
+
+    with_broker(test, partitions=2)
+
+
 def test_a_program_that_names_a_wrong_partition_again_and_again_does_not_ask_the_cluster_each_time() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(retry_pause_ms=200)) as log:

@@ -230,6 +230,7 @@ class Client:
         follow: bool = True,
         until: Literal["end"] | None = None,
         auto_offset_reset: ResetPolicy | None = None,
+        refuse_outdated: bool = False,
     ) -> Consumer: ...
 
     @overload
@@ -241,6 +242,7 @@ class Client:
         follow: bool = True,
         until: Literal["end"] | None = None,
         auto_offset_reset: ResetPolicy | None = None,
+        refuse_outdated: bool = False,
     ) -> TopicsConsumer: ...
 
     @overload
@@ -264,6 +266,7 @@ class Client:
         follow: bool = True,
         until: Literal["end"] | None = None,
         auto_offset_reset: ResetPolicy | None = None,
+        refuse_outdated: bool = False,
         group: str | None = None,
         **options: Unpack[GroupOptionChanges],
     ) -> Consumer | TopicsConsumer | GroupConsumer:
@@ -275,6 +278,8 @@ class Client:
         (tidelog/positions.py). It goes on without end, unless `follow` is False or `until` is "end": then it ends at the high
         watermarks of the beginning. Connections that break are made again without repeating or losing a record.
         `auto_offset_reset`: where to go on when an offset is gone, or "error" (the default) to raise OutOfRange.
+        `refuse_outdated`: a reading with an end raises Unavailable where no broker can prove that it knows all topics and
+        partitions, as while the metadata store is away. Without it, such a reading may leave out what was added a moment ago.
 
         With `group`, its members share the partitions, and each partition begins at what the group has committed, else where
         `auto_offset_reset` says ("earliest" by default; also where an offset is gone). A partition that is added while the member
@@ -288,6 +293,11 @@ class Client:
         from tidelog.consumer.subscription import parse_topics
 
         subscription, follow = parse_topics(topics), follow and until is None
+        if refuse_outdated and (follow or group is not None):
+            raise InvalidArgument(
+                "refuse_outdated is for readings with an end, without a group",
+                hint="Leave it out: other readings read what was added as soon as they hear of it.",
+            )
         if group is not None:
             if from_ is not None or partitions is not None:
                 raise InvalidArgument(
@@ -314,6 +324,7 @@ class Client:
             partitions=None if partitions is None else sorted(set(partitions)),
             follow=follow,
             reset=auto_offset_reset or "error",
+            refuses_outdated=refuse_outdated,
         )
         return (Consumer if isinstance(topics, str) else TopicsConsumer)(reading, self._tasks)
 

@@ -144,6 +144,7 @@ class BlockingClient:
         follow: bool = True,
         until: Literal["end"] | None = None,
         auto_offset_reset: ResetPolicy | None = None,
+        refuse_outdated: bool = False,
     ) -> BlockingConsumer: ...
 
     @overload
@@ -155,6 +156,7 @@ class BlockingClient:
         follow: bool = True,
         until: Literal["end"] | None = None,
         auto_offset_reset: ResetPolicy | None = None,
+        refuse_outdated: bool = False,
     ) -> BlockingTopicsConsumer: ...
 
     @overload

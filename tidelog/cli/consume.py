@@ -99,6 +99,14 @@ def consume(
             show_default=False,
         ),
     ] = None,
+    refuse_outdated: Annotated[
+        bool,
+        typer.Option(
+            "--refuse-outdated",
+            help="Fail rather than leave out partitions and topics that were added a moment ago, as may happen while the "
+            "metadata store is away.",
+        ),
+    ] = False,
     client_rack: Annotated[
         str,
         typer.Option(
@@ -134,6 +142,10 @@ def consume(
         raise InvalidArgument(
             "--instance-id is given without --group", hint="It names a member of a group: add --group NAME, or leave it out."
         )
+    if refuse_outdated and (follow or group is not None):
+        raise InvalidArgument(
+            "--refuse-outdated is given with --follow or --group", hint="It is for reading up to the present end, without a group."
+        )
     if template and output is not None:
         raise InvalidArgument("--format and --output are both given", hint="Leave one of them out.")
     if output is None:
@@ -151,11 +163,18 @@ def consume(
             )
         if len(topic) == 1:
             return log.consume(
-                topic[0], from_=start or "earliest", partitions=partition or None, follow=follow, auto_offset_reset=reset
+                topic[0],
+                from_=start or "earliest",
+                partitions=partition or None,
+                follow=follow,
+                auto_offset_reset=reset,
+                refuse_outdated=refuse_outdated,
             )
         if partition:
             raise InvalidArgument("--partition and several topics are given", hint="Read the partitions of one topic at a time.")
-        return log.consume(topic, from_=start or "earliest", follow=follow, auto_offset_reset=reset)
+        return log.consume(
+            topic, from_=start or "earliest", follow=follow, auto_offset_reset=reset, refuse_outdated=refuse_outdated
+        )
 
     are_deleted = False
 

@@ -45,11 +45,14 @@ class Subscription:
             return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
         return await partition_counts(connection, self.names, from_store=from_store, refuses_outdated=refuses_outdated)
 
-    async def present_topics(self, connection: Connection) -> Sequence[str]:
-        """Returns the names, or all topics that match the pattern, also those created through another broker a moment ago."""
+    async def present_topics(self, connection: Connection, *, refuses_outdated: bool = False) -> Sequence[str]:
+        """Returns the names, or all topics that match the pattern, also those created through another broker a moment ago.
+
+        `refuses_outdated`: as in `route`.
+        """
         if self.pattern is None:
             return self.names
-        listed = await Topics(connection).list(from_store=True)
+        listed = await Topics(connection).list(from_store=True, refuses_outdated=refuses_outdated)
         return [topic.name for topic in listed if self.pattern.fullmatch(topic.name)]
 
 

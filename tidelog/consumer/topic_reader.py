@@ -62,10 +62,12 @@ class TopicReader:
         partitions: list[int] | None,
         follow: bool,
         reset: ResetPolicy,
+        refuses_outdated: bool = False,
     ) -> None:
         """`partitions` None: those that `start` names, else all of them, and partitions added while it follows.
 
-        Unless it follows, it ends at the high watermarks found at its start. Raises InvalidArgument.
+        Unless it follows, it ends at the high watermarks found at its start. `refuses_outdated`: it then reads all that the
+        metadata store has, or ends with Unavailable. Raises InvalidArgument.
         """
         if (partitions is not None or isinstance(start, AtOffsets)) and len(subscription.names) != 1:
             raise InvalidArgument(
@@ -78,12 +80,13 @@ class TopicReader:
         self._start = start
         self._partitions = partitions
         self._follow = follow
+        self._refuses_outdated = refuses_outdated
         self._reads_all = partitions is None and not isinstance(start, AtOffsets)
 
     async def run(self) -> None:
         """Reads until the end, or until it is cancelled."""
         async with self.fetching.running() as tasks:
-            topics = await self.subscription.present_topics(self._connection)
+            topics = await self.subscription.present_topics(self._connection, refuses_outdated=self._refuses_outdated)
             begins = await gather_all(map(self._begin_of, topics), at_once=QUESTIONS_AT_ONCE)
             self._begin([begin for begin in begins if begin is not None])
             if not self._follow:
@@ -102,7 +105,7 @@ class TopicReader:
         try:
             # A broker that lags may lack partitions that were just added. Only a reader that follows the topic finds them later.
             from_store = self._reads_all and not self._follow
-            ask = partial(self._connection.route, topic, from_store=from_store)
+            ask = partial(self._connection.route, topic, from_store=from_store, refuses_outdated=self._refuses_outdated)
             route = await ask(fresh=True)
             if not names_known_partitions(route, self._start, self._partitions):
                 route = await self._connection.route(topic, from_store=True, refuses_outdated=True)

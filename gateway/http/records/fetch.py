@@ -23,7 +23,7 @@ from gateway.http.records.encoding import Formats
 from gateway.http.records.event_ids import decode_event_id
 from gateway.http.records.produce import ARROW, JSON, NDJSON
 from gateway.http.records.stream import Limits, RecordStream
-from gateway.http.request import INT64_MAX, Headers, Query, Request
+from gateway.http.request import INT64_MAX, TRUE_OR_FALSE, Headers, Query, Request
 from gateway.records.append import why_made_again
 from gateway.records.batch_decoder import RECORDS_MAX, decode_records, room_for
 from gateway.records.response_budget import Reservation, ResponseBudget
@@ -47,6 +47,7 @@ _FORMATS: Final = {form.value: form for form in JsonFormat}
 _WHERE: Final = frozenset({"offset", "timestamp", "tail"})
 _QUERY: Final = _WHERE | {"max_records", "max_bytes", "wait_ms", "key_format", "value_format", "client_rack"}
 _PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
+_TOPIC_QUERY: Final = _QUERY | {"refuse_outdated"}
 
 
 class HttpFetch:
@@ -87,15 +88,16 @@ class HttpFetch:
 
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = await topic_with(self._broker, topic_name)
-        query = request.query(_QUERY)
+        query = request.query(_TOPIC_QUERY)
         limits = limits_of(query, self._broker.settings)
+        refuses_outdated = query.choice("refuse_outdated", TRUE_OR_FALSE) or False
         answer_type = request.accepted((NDJSON, EVENTS))
         if query.is_integer("offset"):
             raise InvalidArgument(
                 "an offset belongs to one partition", hint="Use offset=earliest or latest, timestamp or tail here."
             )
         if limits.wait_ms is not None:  # the stream may end before this broker hears of partitions that were just added
-            topic = await fresh_topic(self._broker, topic_name)
+            topic = await fresh_topic(self._broker, topic_name, refuses_outdated=refuses_outdated)
         positions: dict[int, int] = {}
         if answer_type == EVENTS:
             topic, positions = await self._resume(request, topic, None)

@@ -209,6 +209,20 @@ def test_a_stream_over_http_that_ends_by_silence_begins_with_all_partitions(
     simulated(scenario)
 
 
+def test_a_stream_over_http_that_ends_is_refused_by_a_broker_that_lags_where_the_client_takes_no_outdated_view() -> None:
+    async def scenario() -> None:
+        world = lagging(topic(partition_count=2))
+        world.broker.settings = GatewaySettings()  # type: ignore[misc]
+        request: Any = SimpleNamespace(
+            query=lambda names: Query(b"wait_ms=0&refuse_outdated=true", names), accepted=lambda types: "application/x-ndjson"
+        )
+        with pytest.raises(Unavailable) as refused:
+            await HttpFetch(world.broker, InterruptibleWaits()).topic(request, "orders")
+        assert refused.value.details["is_outdated"]
+
+    simulated(scenario)
+
+
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("hears", [True, False])
 def test_topics_are_listed_at_once_or_after_this_broker_has_heard_of_all_changes(fresh: bool, hears: bool) -> None:

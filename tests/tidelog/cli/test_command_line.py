@@ -60,6 +60,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["consume", "x", "--from", "yesterday", "--url", UNREACHABLE], "no place to begin"),
         (["consume", "x", "-F", "%x"], "'%x' in the format means nothing"),
         (["consume", "x", "-F", "%s", "-o", "raw"], "--format and --output are both given"),
+        (["consume", "x", "-f", "--refuse-outdated"], "--refuse-outdated is given with --follow or --group"),
         (["consume", "x", "-n", "0"], "Invalid value for '--count'"),
         (["produce", "x", "--as", "xml"], "'xml' is not one of"),
         (["produce", "x", "-H", "nothing"], "'nothing' is not a header"),

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+import tidelog
 from gateway.proto import admin_pb2, log_pb2
 from gateway.proto.status import to_status
-from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable, UnknownTopic
+from metadata.errors import InvalidArgument, NotAuthorized, TidelogError, Unauthenticated, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from tidelog.consumer import route_watcher
 from tidelog.consumer.fetch_state import DENIED_S
@@ -71,7 +72,9 @@ class FirstBrokerLags:
         return answer
 
 
-def reader(connection: FirstBrokerLags, *, follow: bool, partitions: list[int] | None = None) -> TopicReader:
+def reader(
+    connection: FirstBrokerLags, *, follow: bool, refuses_outdated: bool = False, partitions: list[int] | None = None
+) -> TopicReader:
     return TopicReader(
         cast(Connection, connection),
         ClientSettings(),
@@ -80,6 +83,7 @@ def reader(connection: FirstBrokerLags, *, follow: bool, partitions: list[int] |
         partitions=partitions,
         follow=follow,
         reset="error",
+        refuses_outdated=refuses_outdated,
     )
 
 
@@ -147,12 +151,33 @@ class CutOff(GrowsElsewhere):
         return admin_pb2.ListTopicsResponse(topics=[admin_pb2.Topic(name="orders", partition_count=1)])
 
 
+def test_a_reader_that_ends_goes_on_without_the_metadata_store_unless_its_caller_takes_no_outdated_view() -> None:
+    async def main() -> None:
+        begun = await reader(CutOff(), follow=False)._begin_of("orders")
+        assert begun is not None
+        assert list(begun.starts) == [0]
+        with pytest.raises(Unavailable):
+            await reader(CutOff(), follow=False, refuses_outdated=True)._begin_of("orders")
+        pattern, connection = parse_topics(re.compile("orders.*")), cast(Connection, CutOff())
+        assert list(await pattern.present_topics(connection)) == ["orders"]
+        with pytest.raises(Unavailable):
+            await pattern.present_topics(connection, refuses_outdated=True)
+
+    asyncio.run(main())
+
+
 def test_a_partition_that_a_reader_names_may_be_read_later_where_no_broker_knows_whether_it_was_added() -> None:
     async def main() -> None:
         with pytest.raises(Unavailable):
             await reader(CutOff(), follow=True, partitions=[0, 1])._begin_of("orders")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("options", [{}, {"until": "end", "group": "billing"}], ids=["follows", "of a group"])
+def test_only_a_reader_with_an_end_and_without_a_group_can_refuse_an_outdated_view(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="readings with an end"):
+        tidelog.connect("http://127.0.0.1:1").consume("orders", refuse_outdated=True, **options)
 
 
 def test_a_pattern_matches_topics_that_were_created_through_another_broker() -> None:

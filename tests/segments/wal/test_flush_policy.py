@@ -82,14 +82,14 @@ def test_a_budget_of_zero_leaves_linger_alone() -> None:
     assert rule.due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == pytest.approx(10.1)
 
 
-def test_a_large_segment_that_nobody_adds_to_leaves_without_budget() -> None:
+def test_a_large_segment_that_no_producer_adds_to_leaves_without_budget() -> None:
     large = NOTHING._replace(open_since_s=10, open_bytes=LARGE_BYTES, newest_at_s=10.02)
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(large, now_s=10.02) == pytest.approx(10.02 + QUIET_S)
     small = large._replace(open_bytes=LARGE_BYTES - 1)
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(small, now_s=10.02) == pytest.approx(10.1)
 
 
-def test_a_large_segment_that_nobody_adds_to_waits_for_what_is_in_flight_and_for_an_unhealthy_bucket() -> None:
+def test_a_large_segment_that_no_producer_adds_to_waits_for_what_is_in_flight_and_for_an_unhealthy_bucket() -> None:
     large = NOTHING._replace(open_since_s=10, open_bytes=LARGE_BYTES, newest_at_s=10.02)
     assert FlushPolicy(SETTINGS).due_at_s(large._replace(in_flight=1), now_s=10.03) == pytest.approx(10.1)
     assert FlushPolicy(SETTINGS).due_at_s(large._replace(spared=True), now_s=10.03) == pytest.approx(10.1)

@@ -6,13 +6,18 @@
         newest manifest == v - 1            its writer may still run. After the grace an unchanged version v is created,
                                             so that a writer which still wants to name the file loses the create; then it goes
         newest manifest <  v - 1            left alone: manifests are missing, and an operator should look
+        whatever v is, records behind both `compacted_to` and the log start
+                                            left alone until a manifest has these offsets: either they are in segments and are
+                                            compacted soon, or the manifest is missing that let the segments go, and this file is
+                                            all that is left of them
     a manifest below the newest that it does not list as superseded      at once: a leftover
     everything of a topic that is marked as deleted, but the marker      after the grace; later objects, too
 
 And below spark/: staged rows a week after their task wrote them, long after brokers have forgotten their producer. The records
 of a batch (chosen, done) stay: so a late task can't write it again.
 
-Invariant: no object goes that a manifest names, or that a writer can still have named by the next one.
+Invariant: no object goes that a manifest names, or that a writer can still have named by the next one; nor a file with records that
+may be nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ STAGED_ROWS_KEPT_MS: Final = 7 * 24 * 3_600_000
 # Superseded versions past their grace that are worth a new version: that one supersedes another.
 SUPERSEDED_MIN: Final = 8
 
-Fate = Literal["named", "delete", "wait", "odd"]
+Fate = Literal["named", "delete", "wait", "odd", "ahead"]
 
 
 def due_for_collection(manifest: Manifest, *, grace_ms: float, now_ms: int) -> tuple[list[str], list[int]]:
@@ -56,9 +61,11 @@ def fate_of_file(found: HistoryKey, newest: Manifest | None) -> Fate:
         any(file.name == found.file_name for file in newest.files) or any(one.name == found.file_name for one in newest.retired)
     ):
         return "named"
-    if found.version <= version:
-        return "delete"
-    return "wait" if found.version == version + 1 else "odd"
+    if found.version > version + 1:
+        return "odd"
+    if found.last_offset >= (max(newest.compacted_to, newest.log_start_offset) if newest is not None else 0):
+        return "ahead"
+    return "delete" if found.version <= version else "wait"
 
 
 def is_stale(staged: StagedKey, *, now_ms: int) -> bool:

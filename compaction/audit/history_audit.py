@@ -275,7 +275,7 @@ class _Reading:
                 self._audit.note_one_of(
                     where, "a file that no manifest names, of work that was cut short: the collector deletes it"
                 )
-            elif fate == "wait":
+            elif fate in {"wait", "ahead"}:
                 self._audit.note_one_of(
                     where, "a file that no manifest names yet: it is being compacted, or was when somebody died"
                 )

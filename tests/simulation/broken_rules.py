@@ -281,7 +281,7 @@ async def _proven(self: BucketIsolationMonitor, size: int) -> bool:
 def _hasty(fate: Callable[..., str]) -> Callable[..., str]:
     def deleted(*args: Any) -> str:
         reported = fate(*args)
-        return "delete" if reported == "wait" else reported
+        return "delete" if reported in {"wait", "ahead"} else reported
 
     return deleted
 

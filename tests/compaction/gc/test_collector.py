@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from compaction.deletion_policy import (
@@ -35,16 +36,16 @@ from segments.bucket.layout import (
 )
 from segments.bucket.topic_listing import ListedPartition, Remains, TopicListing
 from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
-from segments.history.manifest_edits import with_collected
+from segments.history.manifest_edits import with_collected, with_log_start
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.compacting import Scene, on_a_bucket, plain
 from tests.kit.compaction.kept import GRACE_MS, SETTINGS, Guarded, Keeper, record, records_in, settle, write_files
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 
-def orphan(scene: Scene, version: int, *, partition: TopicPartition = ORDERS) -> str:
+def orphan(scene: Scene, version: int, *, partition: TopicPartition = ORDERS, base: int = 0, last: int = 0) -> str:
     """A file that was to be named by this version first."""
-    name = history_file_name(Offset(90), Offset(99), version, f"{version:016x}")
+    name = history_file_name(Offset(base), Offset(last), version, f"{version:016x}")
     key = history_file_key("orders", partition, name)
     scene.store.plant(key, b"PAR1")
     return key
@@ -105,13 +106,53 @@ def test_an_orphan_file_that_a_manifest_names_meanwhile_is_kept() -> None:
     on_a_bucket(work)
 
 
-def test_an_orphan_of_a_partition_without_a_manifest_goes_too() -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_with_records_that_no_manifest_has_stays_until_one_has_them(version: int) -> None:
+    """Its segments may be gone, and the manifest that named it: it is all that is left of them then."""
+
     async def work(scene: Scene) -> None:
-        key = orphan(scene, 1)
+        if version > 1:
+            await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        key = orphan(scene, version, base=version - 1, last=5)
+        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        for _ in range(3):
+            await keeper.until_quiet()
+            scene.ahead_ms += 200 * GRACE_MS
+        assert scene.store.has(key)
+        assert (await scene.manifest()).version == version - 1, "no version is created for its sake"
+        for offset in range(version - 1, 6):
+            await write_files(scene, [record(offset, at_ms=scene.now_ms())])
+        keeper.close()
         keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
         await keeper.until_quiet()
         assert not scene.store.has(key)
-        assert (await scene.manifest()).compacted_to == 0
+        assert [one[0] for one in await records_in(scene)] == [*range(6)]
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_file_beyond_the_newest_manifest_stays_though_its_version_was_created_for_something_else() -> None:
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        key = orphan(scene, 1, base=1, last=5)
+        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        await keeper.until_quiet()
+        assert scene.store.has(key)
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_file_whose_records_lie_below_the_log_start_goes_though_they_were_never_compacted() -> None:
+    async def work(scene: Scene) -> None:
+        manifest = await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        key = orphan(scene, 1, base=1, last=5)
+        deleted = with_log_start(manifest, Offset(6), cause="delete-records", writer="w", now_ms=scene.now_ms())
+        await plain(scene.store).create(manifest_key("orders", ORDERS, deleted.version), [encode_manifest(deleted)])
+        keeper = Keeper(scene)
+        await keeper.until_quiet()
+        assert not scene.store.has(key)
         keeper.close()
 
     on_a_bucket(work)
@@ -516,6 +557,7 @@ def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_me
         for number in range(1000):
             partition = TopicPartition(ORDERS.topic_id, Partition(number))
             manifest = with_collected(no_manifest(partition), writer="w", now_ms=0)
+            manifest = msgspec.structs.replace(manifest, compacted_to=Offset(1_000))
             objects[manifest_key("orders", partition, 1)] = encode_manifest(manifest)
             objects |= {history_file_key("orders", partition, name): b"" for name in files}
         store = MemoryObjectStore()
@@ -640,9 +682,13 @@ def test_the_fate_of_a_file_follows_from_the_newest_manifest_alone() -> None:
         assert key.history is not None
         return fate_of_file(key.history, newest)
 
-    third = Manifest(*ORDERS, 3, "w", 0, "merge", Offset(0), Offset(0))
+    third = Manifest(*ORDERS, 3, "w", 0, "merge", Offset(0), Offset(2))
     assert [fate(version, third) for version in (2, 3, 4, 5)] == ["delete", "delete", "wait", "odd"]
-    assert [fate(version, None) for version in (1, 2)] == ["wait", "odd"]
+    below_log_start = Manifest(*ORDERS, 3, "w", 0, "merge", Offset(2), Offset(0))
+    assert [fate(version, below_log_start) for version in (2, 3, 4, 5)] == ["delete", "delete", "wait", "odd"]
+    not_compacted = Manifest(*ORDERS, 3, "w", 0, "merge", Offset(0), Offset(1))
+    assert [fate(version, not_compacted) for version in (2, 3, 4, 5)] == ["ahead", "ahead", "ahead", "odd"]
+    assert [fate(version, None) for version in (1, 2)] == ["ahead", "odd"]
     retired = Manifest(
         *ORDERS, 3, "w", 0, "merge", Offset(0), Offset(0), retired=(Retired(f"{0:020d}-{1:020d}-2-{'0' * 16}.parquet", 0),)
     )

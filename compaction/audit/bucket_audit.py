@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from compaction.audit.findings import Audit, Finding
 from compaction.audit.history_audit import History, HistoryEnd, audit_history
 from compaction.audit.trimmed_segments import TrimmedSession, without_manifest
 from metadata.errors import Corrupt, NotFound, TooLarge
-from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import WAL, claim_key, segment_key, session_prefix
 from segments.history.manifest import may_follow
@@ -100,7 +100,7 @@ async def _read_bucket(store: ObjectStore, deep: bool, advance: Advance, runs_ma
             audit.damage(session_prefix(session), f"what a listing shows was not there to be read, {GONE_TRIES} times")
     history = await audit_history(store, audit, deep=deep, advance=lambda read, of: advance("files", read, of))
     await _check_cluster(store, audit, is_used=bool(sessions or audit.topics))
-    return audit, [*_check_trimmed(trimmed, history), *_check_partitions(runs, history, audit)]
+    return audit, [*_check_trimmed(trimmed, history), *_check_partitions(runs, history, audit), *_check_ahead(runs, history)]
 
 
 # ── the decisions ──
@@ -145,6 +145,19 @@ def _check_trimmed(sessions: Iterable[TrimmedSession], history: History) -> Iter
 
     for found in without_manifest(sessions, compacted_to):
         yield Finding(found.severity, found.where, found.what)
+
+
+def _check_ahead(runs: Mapping[TopicPartition, Sequence[SegmentRun]], history: History) -> Iterator[Finding]:
+    """Reports files with records that neither the newest manifest nor a segment has. Brokers refuse their partitions."""
+    for partition, file in sorted(history.ahead.items()):
+        if partition in history.damaged or partition.topic_id in history.deleted:
+            continue
+        held = history.ends.get(partition)
+        end = max(held.compacted_to, held.log_start_offset) if held is not None else Offset(0)
+        end = max((end, *(Offset(found.run.last_offset + 1) for found in runs.get(partition, ()))))
+        if file.last_offset >= end:
+            what = f"it holds records up to {file.last_offset}, and {partition} would end at {end}"
+            yield Finding("damage", file.key, f"{what}: manifests were deleted, or not copied")
 
 
 def check_offsets(partition: TopicPartition, segment_runs: Iterable[SegmentRun], history: HistoryEnd | None) -> list[Finding]:

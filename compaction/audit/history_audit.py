@@ -54,6 +54,13 @@ class HistoryEnd:
     leader_epoch: LeaderEpoch
 
 
+class UnnamedFile(NamedTuple):
+    """Names a Parquet file that no manifest names."""
+
+    key: str
+    last_offset: Offset
+
+
 class History(NamedTuple):
     """The results of the audit of manifests and Parquet."""
 
@@ -61,6 +68,8 @@ class History(NamedTuple):
     # Partitions whose manifest can't be read; they are not checked further.
     damaged: frozenset[TopicPartition]
     deleted: frozenset[TopicId]
+    # The file of each partition that reaches furthest beyond its newest manifest: its records have to be in segments.
+    ahead: Mapping[TopicPartition, UnnamedFile]
 
 
 async def audit_history(store: ObjectStore, audit: Audit, *, deep: bool, advance: Callable[[int, int], None]) -> History:
@@ -90,7 +99,7 @@ async def audit_history(store: ObjectStore, audit: Audit, *, deep: bool, advance
         if len(waiting) >= PARTITIONS_AT_ONCE:
             await judge()
     await judge()
-    return History(ends, frozenset(damaged), frozenset(deleted))
+    return History(ends, frozenset(damaged), frozenset(deleted), reading.ahead)
 
 
 async def _partitions(store: ObjectStore, audit: Audit, deleted: set[TopicId]) -> AsyncIterator[ListedPartition]:
@@ -129,6 +138,7 @@ class _Reading:
         self._deep_read_slots = asyncio.Semaphore(DEEP_READS_MAX)
         self._files_done = 0
         self._files_known = 0
+        self.ahead: dict[TopicPartition, UnnamedFile] = {}
 
     async def judge(self, listed: ListedPartition) -> Manifest | Corrupt | None:
         """Reports findings of a partition. Returns its newest manifest; Corrupt if it can't be read; None if there is none."""
@@ -279,6 +289,10 @@ class _Reading:
                 self._audit.note_one_of(
                     where, "a file that no manifest names yet: it is being compacted, or was when somebody died"
                 )
+            if fate == "ahead":
+                before = self.ahead.get(listed.partition)
+                if before is None or before.last_offset < found.last_offset:
+                    self.ahead[listed.partition] = UnnamedFile(where, found.last_offset)
             if fate == "delete" or found.file_name in retired:
                 self._audit.collectable(1, size_bytes)
 

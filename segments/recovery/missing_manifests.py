@@ -84,24 +84,27 @@ def missing_manifests(found: RecoveredPartition, files: NewestFiles) -> Corrupt 
 
     `files` were listed before the manifest of `found` was read.
     """
-    partition, newest, end_offset = found.partition, found.manifest.version, found.end_offset
+    return older_than_files(found.topic, found.partition, files, version=found.manifest.version, end_offset=found.end_offset)
+
+
+def older_than_files(topic: str, partition: TopicPartition, files: NewestFiles, *, version: int, end_offset: int) -> Corrupt | None:
+    """Does the same for a partition whose newest manifest has this version, and that would end at `end_offset`."""
     beyond = [file for file in files.furthest if file.last_offset >= end_offset]
     if beyond:
-        keys = [history_file_key(found.topic, partition, file.file_name) for file in beyond]
+        keys = [history_file_key(topic, partition, file.file_name) for file in beyond]
         what = f"it would end at offset {end_offset}, and files hold records up to {beyond[0].last_offset}: {', '.join(keys)}"
-    elif files.of_version.version > newest + 1:
-        keys = [history_file_key(found.topic, partition, files.of_version.file_name)]
-        what = f"{keys[0]} was written for version {files.of_version.version}, and the newest manifest is {newest}"
+    elif files.of_version.version > version + 1:
+        keys = [history_file_key(topic, partition, files.of_version.file_name)]
+        what = f"{keys[0]} was written for version {files.of_version.version}, and the newest manifest is {version}"
     else:
         return None
-    where = manifests_prefix(found.topic, partition)
     return Corrupt(
         f"manifests of {partition} were deleted, or not copied: {what}",
-        hint=f"Stop the compactors. Restore the objects below {where} that are newer than {newest:020d}, from versions or a backup "
-        "of the bucket, and restart the broker. If they are lost, move the named files away: the partition then goes on at "
-        "its older end, without their records.",
+        hint=f"Stop the compactors. Restore the objects below {manifests_prefix(topic, partition)} that are newer than "
+        f"{version:020d}, from versions or a backup of the bucket, and restart the broker. If they are lost, move the named files "
+        "away: the partition then goes on at its older end, without their records.",
         key=keys[0],
-        version=newest,
+        version=version,
     )
 
 

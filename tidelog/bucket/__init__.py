@@ -1,6 +1,6 @@
 """Restores a cluster's metadata from its bucket, without a broker. compaction/audit/ verifies a bucket.
 
-    restore_evidence.py ─▶ restore_plan.py, and snapshot_contents.py, restored_offsets.py (pure) ─▶ restore.py
+    restore_evidence.py ─▶ restore_plan.py, and snapshot_contents.py, restored_offsets.py (pure) ─▶ unnamed_files.py ─▶ restore.py
 
 Entry: `tidelog cluster restore` calls restore.py.
 

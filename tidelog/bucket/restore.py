@@ -1,6 +1,7 @@
 """Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
 
-    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the next batch of appointments
+    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ files without a manifest? (unnamed_files.py)
+        ─▶ restoring ─▶ keys, 126 at a time ─▶ the next batch of appointments
         ─▶ the cluster's id and the number of that batch are put, restoring is deleted
 
 A restore that follows an interrupted one writes the same values again. Invariants:
@@ -31,6 +32,7 @@ from segments.bucket.markers import begin_restoration, last_restoration
 from segments.object_store.interface import ObjectStore, list_all
 from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
 from tidelog.bucket.restore_plan import RestorePlan, plan_restore, transactions
+from tidelog.bucket.unnamed_files import unnamed_files
 
 PAGE_KEYS = 1000
 # Attempts of a request whose answer was lost.
@@ -49,7 +51,7 @@ class Restored:
     plan: RestorePlan
     written: bool
     findings: list[RestoreFinding] = field(default_factory=list)
-    # Those of the findings by which offsets would be assigned a second time.
+    # Those of the findings by which offsets would be assigned a second time, or partitions be refused for lack of a manifest.
     lost: list[RestoreFinding] = field(default_factory=list)
 
     @property
@@ -70,8 +72,8 @@ async def restore_cluster(
 ) -> Restored:
     """Restores the cluster's metadata from the bucket into an empty store. A dry run writes nothing at all.
 
-    If segments cannot be read, or manifests are missing that trim markers vouch for, nothing is written to the store unless
-    `despite_damage`: the records would be lost, and their offsets would be assigned to other records.
+    If segments cannot be read, or manifests are missing that trim markers or Parquet files vouch for, nothing is written to the
+    store unless `despite_damage`: the records would be lost, and their offsets would be assigned to other records.
 
     Raises Rejected if the store is not empty or the bucket belongs to no cluster, Fenced if another restore or a broker came
     between, Corrupt if cluster.json cannot be read, Unavailable, Denied.
@@ -89,8 +91,9 @@ async def restore_cluster(
     found.evidence.restoration = restoration
     counters = {item.key: parse_number(item, absent=1) for item in held if item.key == layout.next_session}
     plan = plan_restore(found.evidence, layout, counters)
-    findings = [*found.damaged, *plan.findings]
-    lost = [*found.damaged, *plan.lacking_manifests]
+    unnamed = await unnamed_files(bucket, plan, found.evidence.manifests)
+    findings = [*found.damaged, *plan.findings, *unnamed]
+    lost = [*found.damaged, *plan.lacking_manifests, *unnamed]
     written = not dry_run and (despite_damage or not lost)
     if written:
         restoring = RestoreState(record.cluster_id, now_ms())

@@ -98,7 +98,7 @@ async def _sessions(bucket: ObjectStore) -> list[SessionId]:
     """Returns all sessions in ascending order. Takes one request for each session, however many segments it has."""
     sessions: list[SessionId] = []
     before: SessionId | None = None
-    while (before := await _patiently(partial(session_after, bucket, before))) is not None:
+    while (before := await patiently(partial(session_after, bucket, before))) is not None:
         sessions.append(before)
     return sessions
 
@@ -121,7 +121,7 @@ async def _read_sessions(
     async def read(session: SessionId) -> None:
         nonlocal done
         async with read_slots:
-            read = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
+            read = await patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
         found.sealed_now += not read.sealed_before
         found.evidence.footers.merge(read.tally)
         found.evidence.findings += read.unreadable
@@ -193,7 +193,7 @@ async def _newest_snapshot(
     """Returns the newest intact snapshot of this cluster, by its last batch of appointments, then by revision; None without one."""
     for _, key in sorted(listed, reverse=True):
         try:
-            snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
+            snapshot = parse_snapshot(await patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:
                 return snapshot
             findings.append(RestoreFinding("note", key, f"it belongs to cluster {snapshot.header.cluster_id}, and is ignored"))
@@ -212,7 +212,7 @@ async def _topics(bucket: ObjectStore) -> dict[TopicIncarnation, TopicRecords]:
     topics: dict[TopicIncarnation, TopicRecords] = {}
     start_after = ""
     while True:
-        page = await _patiently(partial(bucket.list, TOPICS, start_after=start_after))
+        page = await patiently(partial(bucket.list, TOPICS, start_after=start_after))
         for start_after in (found.key for found in page.objects):
             parsed = parse_topic_key(start_after)
             if parsed is not None:
@@ -233,7 +233,7 @@ async def _read_manifests(
         for partition in records.compacted
         if not records.deleted
     }
-    found = await _patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
+    found = await patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
     manifests: dict[TopicPartition, Manifest] = {}
     unreadable: set[TopicPartition] = set()
     for partition, manifest in sorted(found.items()):
@@ -278,7 +278,7 @@ async def _read_mirror(
 ) -> Topic | None:
     key = topic_mirror_key(*named, revision)
     try:
-        body = await _patiently(partial(bucket.get, key))
+        body = await patiently(partial(bucket.get, key))
         topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
     except (Corrupt, NotFound) as error:
         findings.append(RestoreFinding("damage", key, f"{error.message}; the previous one is used"))
@@ -292,7 +292,7 @@ async def _read_mirror(
 # ── how it is read ──
 
 
-async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     """Returns the result of `work`; repeats it if the bucket is unavailable, or an object was deleted while it was read."""
     passing = Unavailable, OutcomeUnknown, NotFound
     return await retry(work, on=passing, pauses=RetryPauses(PAUSE_S, PAUSE_S), attempts_max=ATTEMPTS_MAX)

@@ -155,6 +155,8 @@ class RestorePlan:
     offsets_set_back: int = 0
     # Those of the findings that let offsets be given to other records: the restore needs --despite-damage.
     lacking_manifests: list[RestoreFinding] = field(default_factory=list)
+    # The end offset of each partition, except where the newest manifest cannot be read.
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     findings: list[RestoreFinding] = field(default_factory=list)
 
     @property
@@ -178,7 +180,6 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
     plan.lacking_manifests = _lacking_manifests(found)
     plan.findings += plan.lacking_manifests
     trimmed_epochs = _trimmed_epochs(found)
-    ends: dict[TopicPartition, int] = {}
     compacted: Counter[TopicId] = Counter()
     for partition, manifest in found.manifests.items():
         compacted[partition.topic_id] += sum(file.record_count for file in manifest.files)
@@ -190,7 +191,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
             partition = TopicPartition(topic.id, Partition(number))
             history = found.manifests.get(partition)
             if partition not in found.unreadable:
-                ends[partition] = _end_offset(stretches.get(partition, {}), history)
+                plan.ends[partition] = _end_offset(stretches.get(partition, {}), history)
             if not found.sessions:
                 continue
             used = [
@@ -207,7 +208,7 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         plan.partitions += topic.partition_count
         plan.topics.append(RestoredTopic(topic, source, compacted[topic.id] + sum(map(_records, stretches.values()))))
     _report_unknown(found, contents, registered, plan.findings)
-    others, plan.offsets_set_back = set_back(contents.others, ends, layout, plan.findings)
+    others, plan.offsets_set_back = set_back(contents.others, plan.ends, layout, plan.findings)
     plan.puts += others
     plan.copied = len(others)
     free = max(found.sessions[-1] + 1 if found.sessions else 1, contents.numbers.get(layout.next_session, 1))

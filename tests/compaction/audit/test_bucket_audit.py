@@ -608,6 +608,36 @@ def test_a_trim_marker_that_has_arrived_before_the_manifest_is_damage() -> None:
     assert damage(audit(with_manifest)) == damage(audit(of_deleted_topic)) == []
 
 
+def test_a_file_with_records_that_neither_a_manifest_nor_a_segment_has_is_damage() -> None:
+    """The manifest that names it was deleted, or not copied; the segments were trimmed. Brokers refuse the partition."""
+    name = history_file_name(Offset(6), Offset(11), 2, f"{6:016x}")
+    key = history_file_key("orders", TopicPartition(ORDERS, Partition(0)), name)
+
+    async def beyond(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.history(0, 6)
+        await bucket.store.create(key, [b"x"])
+
+    async def in_segments(bucket: Bucket) -> None:
+        await beyond(bucket)
+        await bucket.segment(2, 1, (ORDERS, 0, 2, [(10, 2)]))
+
+    async def without_any_manifest(bucket: Bucket) -> None:
+        await bucket.sign()
+        first = history_file_key("orders", TopicPartition(ORDERS, Partition(0)), name.replace("-2-", "-1-"))
+        await bucket.store.create(first, [b"x"])
+
+    async def of_deleted_topic(bucket: Bucket) -> None:
+        await beyond(bucket)
+        await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(9)), [b""])
+
+    what = f"it holds records up to 11, and {ORDERS}/0 would end at 10: manifests were deleted, or not copied"
+    assert damage(audit(beyond)) == [f"{key}: {what}"]
+    assert damage(audit(in_segments)) == damage(audit(of_deleted_topic)) == []
+    (alone,) = damage(audit(without_any_manifest))
+    assert "would end at 0" in alone
+
+
 def test_footers_below_a_trim_marker_come_from_an_index_where_the_segments_are_gone() -> None:
     async def replica(bucket: Bucket) -> None:
         await indexed(bucket)

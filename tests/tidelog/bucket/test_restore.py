@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import RestoreState, encode_restoring
 from metadata.cluster.id_allocation import IDS_PER_SESSION, next_session
 from metadata.controller.appointments import Progress, decode_batch, decode_progress, encode_progress
-from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
+from metadata.errors import AlreadyExists, Fenced, Rejected, SessionFenced, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.interface import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
@@ -39,8 +39,9 @@ from segments.bucket.layout import (
     snapshot_key,
     topic_mirror_key,
 )
+from segments.bucket.topic_catalog import incarnations
 from segments.history.manifest import encode_manifest
-from segments.object_store.interface import list_all
+from segments.object_store.interface import ListPage, list_all
 from segments.object_store.memory import MemoryObjectStore
 from segments.wal.segment_file import SEAL_BYTES
 from tests.kit import etcd_server
@@ -56,12 +57,13 @@ from tests.kit.gateway.listenerless_cluster import (
     until,
 )
 from tests.kit.metadata.faulty_store import FaultyStore
-from tests.kit.segments.batches import header_of, sequenced_batch
+from tests.kit.segments.batches import ORDERS, header_of, sequenced_batch
 from tests.kit.segments.manifests import compacted_to, file_of, remembered
 from tests.kit.segments.scripted_store import ScriptedStore
 from tidelog.bucket.restore import restore_cluster
 from tidelog.bucket.restore_evidence import read_evidence
-from tidelog.bucket.restore_plan import transactions
+from tidelog.bucket.restore_plan import RestoredTopic, RestorePlan, transactions
+from tidelog.bucket.unnamed_files import unnamed_files
 
 GROUP = f"{LAYOUT.root}groups/billing"
 
@@ -603,6 +605,54 @@ def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp
                     assert await cluster.produce(partition, producer_id, 7) == 7, "a repeat"
                     assert await cluster.produce(partition, producer_id, 8) == 8
         assert session < restored.plan.next_session
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_whose_manifest_is_missing_stops_the_restore_unless_its_records_are_given_up(tmp_path: Path, version: int) -> None:
+    """Brokers would refuse the partition. The segments of its records may be trimmed, so its end is not known."""
+
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        [named] = [one async for one in incarnations(bucket)]
+        partition = TopicPartition(named.topic_id, Partition(0))
+        if version > 1:
+            older = compacted_to(1, partition=partition, with_file=False)
+            older = msgspec.structs.replace(older, log_start_offset=Offset(1))
+            await bucket.create(manifest_key(named.name, partition, 1), [encode_manifest(older)])
+        key = history_file_key(named.name, partition, file_of(1, 9_999, version=version).name)
+        await bucket.create(key, [b"parquet"])
+        async with sqlite(tmp_path / "empty") as empty:
+            for dry_run in (True, False):
+                restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms, dry_run=dry_run)
+                assert not restored.written
+                assert [finding.where for finding in restored.damage] == [finding.where for finding in restored.lost] == [key]
+                assert f"manifests of {partition} were deleted, or not copied" in restored.damage[0].what
+            assert await contents(empty) == {}
+            assert (await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms, despite_damage=True)).written
+
+    asyncio.run(main())
+
+
+def test_a_file_that_a_compactor_is_about_to_name_does_not_stop_a_restore() -> None:
+    async def main() -> None:
+        topic = Topic(id=ORDERS.topic_id, name="orders", partition_count=1, settings={}, created_at_ms=0)
+        manifest = compacted_to(10)
+
+        class Compacting(MemoryObjectStore):
+            """The manifest is created as soon as its file was listed."""
+
+            async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+                page = await super().list(prefix, start_after=start_after, limit=limit)
+                with suppress(AlreadyExists):
+                    await self.create(manifest_key("orders", ORDERS, 1), [encode_manifest(manifest)])
+                return page
+
+        for bucket, count in ((Compacting(), 0), (MemoryObjectStore(), 1)):
+            await bucket.create(history_file_key("orders", ORDERS, manifest.files[0].name), [b"parquet"])
+            plan = RestorePlan(topics=[RestoredTopic(topic, "mirror", 0)], ends={ORDERS: 3})
+            assert len(await unnamed_files(bucket, plan, {})) == count
 
     asyncio.run(main())
 

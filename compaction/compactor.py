@@ -28,6 +28,7 @@ from compaction.maintenance.maintainer import HistoryMaintainer
 from compaction.metrics import CompactionState
 from compaction.notifier import ManifestNotifier
 from compaction.wal.scanner import WalBacklog
+from metadata.backup.restore_state import SkippedSessions
 from metadata.cluster.manifest_notice import ManifestNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
@@ -94,6 +95,10 @@ class Compactor:
     def damaged(self) -> dict[TopicPartition, Corrupt]:
         """Returns the partitions that are not compacted, with the error of each."""
         return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
+
+    def skip(self, sessions: SkippedSessions) -> None:
+        """Leaves these sessions as they are. Called before the first pass."""
+        self.view.state.skipped = sessions
 
     def hear(self, notices: Iterable[ManifestNotice]) -> None:
         """Schedules deletions of leaders for the next pass. Notices of other compactors are ignored."""

@@ -16,7 +16,10 @@ from compaction.metrics import times
 from compaction.notifier import ManifestNotifier
 from compaction.settings import CompactionSettings
 from compaction.work_sharing import CompactorMembership
+from metadata.backup.restore_state import read_skipped_sessions
 from metadata.cluster.manifest_notices import ManifestNoticeCache
+from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.retry import PAUSE_S, PAUSE_S_MAX, RetryPauses, retry
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.topics.cache import TopicCache
@@ -66,6 +69,7 @@ class CompactionService:
             store_clock=clock,
         )
         self.compactor = Compactor(context, ManifestNotifier(metadata, layout), report=report)
+        self._read_skipped = partial(read_skipped_sessions, metadata, layout)
         self._heard = notices
         self._counters = context.counters
         self._clock = clock
@@ -81,6 +85,9 @@ class CompactionService:
             joining = tasks.create_task(self._membership.run(), name="compactors")
             try:
                 await self._joined()
+                pauses = RetryPauses(PAUSE_S, PAUSE_S_MAX)
+                skipped = await retry(self._read_skipped, on=(Unavailable, OutcomeUnknown), pauses=pauses, failed=_not_read)
+                self.compactor.skip(skipped)
                 await self.compactor.run()
             finally:
                 unsubscribe()
@@ -89,8 +96,10 @@ class CompactionService:
     async def once(self, *, everything: bool) -> TickReport:
         """Runs one pass and what is due; `everything`: all that waits.
 
-        It does not join the others: they would leave it a share of the work, though it ends at once.
+        It does not join the others: they would leave it a share of the work, though it ends at once. Raises Unavailable, Corrupt
+        if the metadata cannot be read.
         """
+        self.compactor.skip(await self._read_skipped())
         return await self.compactor.tick(everything=everything)
 
     async def _joined(self) -> None:
@@ -100,3 +109,7 @@ class CompactionService:
                 await self._membership.joined.wait()
         except TimeoutError:
             log.warning("joining the other compactors timed out; starting without them")
+
+
+def _not_read(error: Exception, failing_s: float) -> None:
+    log.warning("sessions that a restore has not seen could not be read from the metadata: %s; retrying", error)

@@ -5,7 +5,8 @@
                  … [ 0 ][ 0 ][ 3 ][ 0 ][ 1 ][ 2 ]             runs of each segment that wait for compaction
                              ▲ done_to: no segment below is needed any more
 
-An unreadable footer keeps its segment forever, and the partitions that had runs in it wait at the gap.
+An unreadable footer keeps its segment forever, and the partitions that had runs in it wait at the gap. So does a session that a
+restore has not seen: its segments are neither compacted nor trimmed.
 
 Invariant: a segment counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
 was read from the bucket; when their topic is marked as deleted on the bucket; or when a trimmed marker stands behind it. Runs below
@@ -20,8 +21,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from compaction.wal.pending_runs import PendingRun, PendingRuns
+from metadata.backup.restore_state import SkippedSessions
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicId, TopicPartition
+from segments.bucket.layout import segment_key, session_prefix
 from segments.history.manifest import Manifest
 from segments.object_store.interface import ObjectInfo
 from segments.wal.footer_index import IndexRange
@@ -110,6 +113,9 @@ class WalState:
         # Partitions that wait behind damage, and whose runs are dropped from memory. Their segments stay.
         self.put_aside: set[TopicPartition] = set()
         self.run_count = 0
+        # Sessions that the metadata did not see when they were restored. Their segments stay, and are not compacted: the log has
+        # other records at their offsets, or will have.
+        self.skipped = SkippedSessions()
 
     def clear(self) -> None:
         """Drops all that can be found again on the bucket."""
@@ -138,6 +144,9 @@ class WalState:
         state, seq = self.sessions[session.session], session.known_to
         assert seq == state.known_to, "footers are taken in one after the other"
         state.sizes.append(info.size if info is not None else 0)
+        if state.session in self.skipped:
+            self._keep_late(state, seq)
+            return
         if isinstance(footer, Corrupt):
             log.error("segment damaged: %s; it stays, and partitions with records in it are not compacted", footer)
             state.damaged[seq] = footer
@@ -147,6 +156,20 @@ class WalState:
         state.waiting.append(0)
         state.written_ms.append(footer.written_at_ms)
         state.waiting[-1] = self._take_in_runs(footer)
+
+    def _keep_late(self, state: SessionState, seq: SegmentSeq) -> None:
+        """Keeps a segment that has arrived since the metadata were restored without it. Reports the first one of the session."""
+        if not state.damaged:
+            key = segment_key(state.session, seq)
+            state.damaged[seq] = Corrupt(
+                f"{key} has arrived since the metadata were restored: the bucket was a copy that was not complete, or a replica",
+                hint=f"End the replication into this bucket. Move the objects below {session_prefix(state.session)} out of it: the "
+                "restored log does not have their records.",
+                key=key,
+            )
+            log.error("session %s is not compacted: %s", state.session, state.damaged[seq])
+        state.waiting.append(_UNREADABLE)
+        state.written_ms.append(state.written_ms[-1] if state.written_ms else 0)
 
     def _take_in_runs(self, footer: SegmentFooter) -> int:
         waiting = 0

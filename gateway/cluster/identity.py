@@ -14,7 +14,7 @@
     session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
     A, gave 7   A, 7 is     refuses: the metadata exist twice, and the broker of the other copy has written in session 7
     to b1       another's
-    A, skipped  A, written  refuses: the bucket was not complete when the metadata were restored, and records that the restore did
+    A, not seen A, written  refuses: the bucket was not complete when the metadata were restored, and records that the restore did
     session 7   in 7        not see have arrived since
     A, applied  A, without  refuses: the bucket is older than the metadata, for example a copy of last night. Acknowledged records
     batch 41    41 and on   that it lacks would be out of sight, and their offsets assigned twice
@@ -45,7 +45,13 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.controller.metadata_snapshots import current_position, list_snapshots
-from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration, read_skipped_sessions
+from metadata.backup.restore_state import (
+    RESTORE_COMMAND,
+    SkippedSessions,
+    check_not_restoring,
+    read_restoration,
+    read_skipped_sessions,
+)
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
 from metadata.model import Revision, SessionId, TopicPartition
@@ -176,8 +182,8 @@ async def _check_not_older(bucket: ObjectStore, applied: int, identity: str) -> 
 
 
 async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: KeyLayout) -> None:
-    """Raises Rejected if a session has written whose number the metadata have yet to give out, gave to another broker, or skipped
-    when they were restored.
+    """Raises Rejected if a session has written whose number the metadata have yet to give out, gave to another broker, or did not
+    see when they were restored.
 
     Raises Unavailable.
     """
@@ -190,12 +196,23 @@ async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, la
         if await first_with_segments(bucket, from_session=session) == session:
             await check_not_superseded(bucket, await read_restoration(metadata, layout))
             raise set_back(bucket.url, session)
-    skipped = await read_skipped_sessions(metadata, layout)
-    if skipped.end:
-        written = await first_with_segments(bucket, from_session=skipped.first)
-        if written is not None and written in skipped:
-            await check_not_superseded(bucket, await read_restoration(metadata, layout))
-            raise _came_late(bucket.url, written)
+    late = await _late_session(bucket, await read_skipped_sessions(metadata, layout))
+    if late is not None:
+        await check_not_superseded(bucket, await read_restoration(metadata, layout))
+        raise _came_late(bucket.url, late)
+
+
+async def _late_session(bucket: ObjectStore, skipped: SkippedSessions) -> SessionId | None:
+    """Returns the first session among these numbers that has written; None if none has."""
+    written = SessionId(0)
+    for first, end in skipped.ranges:
+        if written >= end:  # the listing has passed this range, and found nothing in it
+            continue
+        found = await first_with_segments(bucket, from_session=max(first, written))
+        if found is None or found in skipped:
+            return found
+        written = found
+    return None
 
 
 def _came_late(url: str, session: SessionId) -> Rejected:

@@ -7,8 +7,9 @@ The value of /{cluster}/restoring, JSON in UTF-8:
 
     {"cluster_id":"…","started_at_ms":1767225600000}
 
-The value of /{cluster}/skipped_sessions is two decimal numbers, "19-65555": sessions from 19 to 65554. No broker of these metadata
-is given one of them. If one has written, the bucket was not complete when the metadata were restored.
+The value of /{cluster}/skipped_sessions is ranges of decimal numbers, "17-18,19-65555": session 17, and sessions from 19 to 65554.
+These numbers are below the next one, and no session of them was on the bucket when the metadata were restored. No broker of these
+metadata is given one of them. If one has written, the bucket was not complete then.
 
 Invariant: while `restoring` is present, no broker starts and no controller is elected: it would see only a part of the cluster, and
 give away partitions whose records are not known yet.
@@ -17,6 +18,8 @@ give away partitions whose records are not known yet.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -26,7 +29,10 @@ from metadata.store.interface import KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout, parse_number
 
 RESTORE_COMMAND = "tidelog cluster restore"
-_SKIPPED = re.compile(rb"([0-9]{1,19})-([0-9]{1,19})")
+_SKIPPED = re.compile(rb"[0-9]{1,19}-[0-9]{1,19}(?:,[0-9]{1,19}-[0-9]{1,19})*")
+# Ranges that are kept, those of the highest numbers: each costs a request when a session begins. A broker that took a number and
+# did not claim it leaves one.
+RANGES_MAX: Final = 32
 
 
 class RestoreState(msgspec.Struct, frozen=True):
@@ -73,28 +79,38 @@ async def read_revision_base(store: MetadataStore, layout: KeyLayout) -> int:
 
 
 class SkippedSessions(msgspec.Struct, frozen=True):
-    """Names the session numbers [first, end) that the last restore has skipped."""
+    """Names the session numbers that the last restore has not seen on the bucket, in ascending ranges [first, end)."""
 
-    first: SessionId = SessionId(0)
-    end: SessionId = SessionId(0)
+    ranges: tuple[tuple[SessionId, SessionId], ...] = ()
+
+    @classmethod
+    def between(cls, seen: Iterable[SessionId], end: SessionId) -> SkippedSessions:
+        """Returns all numbers below `end` but those that were seen, which ascend; of many ranges the last RANGES_MAX."""
+        ranges: list[tuple[SessionId, SessionId]] = []
+        first = SessionId(1)
+        for session in (*(session for session in seen if session < end), end):
+            if first < session:
+                ranges.append((first, session))
+            first = SessionId(session + 1)
+        return cls(tuple(ranges[-RANGES_MAX:]))
 
     def __contains__(self, session: SessionId) -> bool:
-        return self.first <= session < self.end
+        return any(first <= session < end for first, end in self.ranges)
 
 
 def encode_skipped(skipped: SkippedSessions) -> bytes:
-    return f"{skipped.first}-{skipped.end}".encode()
+    return ",".join(f"{first}-{end}" for first, end in skipped.ranges).encode()
 
 
 async def read_skipped_sessions(store: MetadataStore, layout: KeyLayout) -> SkippedSessions:
-    """Returns the session numbers that the last restore has skipped; none unless the cluster was restored.
+    """Returns the session numbers that the last restore has not seen; none unless the cluster was restored.
 
     Raises Unavailable, Corrupt.
     """
     held = await store.get(layout.skipped_sessions)
     if held is None:
         return SkippedSessions()
-    match = _SKIPPED.fullmatch(held.value)
-    if match is None:
-        raise Corrupt(f"{held.key} holds no range of sessions", key=held.key, revision=held.mod_revision)
-    return SkippedSessions(SessionId(int(match[1])), SessionId(int(match[2])))
+    if _SKIPPED.fullmatch(held.value) is None:
+        raise Corrupt(f"{held.key} holds no ranges of sessions", key=held.key, revision=held.mod_revision)
+    numbers = [[SessionId(int(number)) for number in text.split(b"-")] for text in held.value.split(b",")]
+    return SkippedSessions(tuple((first, end) for first, end in numbers))

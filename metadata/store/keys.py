@@ -12,7 +12,7 @@
     /{cluster}/first_leader_epoch             decimal; the first leader epoch of new topics, above all of deleted ones; absent is 0
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
     /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
-    /{cluster}/skipped_sessions               text: "first-end"; session numbers that a restore skipped (backup/restore_state.py)
+    /{cluster}/skipped_sessions               text: "first-end,…"; sessions that a restore did not see (backup/restore_state.py)
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: no broker may start
     /{cluster}/scratch/{nonce}                any; leased: `tidelog doctor` tries whether it may write
     /{cluster}/topics/{topic}                 JSON (topics/topic.py)

@@ -18,15 +18,20 @@ from compaction.conversion import convert_unit, partition_file
 from compaction.conversion.partition_file import CompactedRuns
 from compaction.conversion.scratch import ScratchFile, StoredRun
 from compaction.conversion.unit_files import encoded
+from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
+from metadata.backup.restore_state import SkippedSessions, encode_skipped
 from metadata.cluster.manifest_notice import ManifestNotice, decode_notices
+from metadata.cluster.manifest_notices import ManifestNoticeCache
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
+from metadata.store.interface import Put
 from metadata.topics.topic import Topic
 from segments.bucket.layout import deleted_topic_prefix, history_file_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import commit_manifest
+from segments.settings import SegmentSettings
 from tests.kit.compaction.blows import StruckStore
 from tests.kit.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
 from tests.kit.seeds import seeds
@@ -318,6 +323,64 @@ def damage(scene: Scene, key: str, *, at: int) -> bytes:
     body[at] ^= 1
     scene.store.plant(key, bytes(body))
     return sound
+
+
+def test_a_session_that_a_restore_has_not_seen_is_neither_compacted_nor_trimmed(caplog: pytest.LogCaptureFixture) -> None:
+    """The restored log has not reached the offsets of its records yet, and is about to give them to others."""
+
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(b"a")]})
+        scene.store.segment(8, {ORDERS: [batch_of(b"late")]})
+        scene.store.segment(8, {PAYMENTS: [batch_of(b"late")]})
+        compactor = scene.compactor()
+        compactor.skip(SkippedSessions.between([SessionId(7)], SessionId(100)))
+        report = await compactor.tick(everything=True)
+        assert not report.failed
+        assert await scene.history() == [(0, b"a")]
+        assert (await scene.manifest()).compacted_to == 1
+        assert not (await scene.manifest(PAYMENTS)).version
+        assert compactor.metrics.damaged == 1
+        scene.store.remove(segment_key(SessionId(8), SegmentSeq(0)))
+        scene.store.remove(segment_key(SessionId(8), SegmentSeq(1)))
+        scene.store.ends[ORDERS] = 1
+        scene.store.segment(101, {ORDERS: [batch_of(b"b")]})
+        scene.ahead_ms += RESCAN_MS + 1
+        await compactor.tick(everything=True)
+        assert await scene.history() == [(0, b"a"), (1, b"b")], "the log goes on, once an operator has moved the late objects away"
+        assert compactor.metrics.damaged == 0
+
+    on_a_bucket(work)
+    assert sum("session 8 is not compacted" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_compactor_learns_from_the_metadata_which_sessions_a_restore_has_not_seen(by_itself: bool) -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(b"a")]})
+        scene.store.segment(8, {ORDERS: [batch_of(b"late")]})
+        unseen = SkippedSessions.between([SessionId(7)], SessionId(100))
+        await scene.metadata.transact([], [Put(LAYOUT.skipped_sessions, encode_skipped(unseen))])
+        service = CompactionService(
+            plain(scene.store),
+            scene.metadata,
+            LAYOUT,
+            scene.topics,
+            ManifestNoticeCache(scene.metadata, LAYOUT),
+            AT_ONCE,
+            SegmentSettings(),
+            compactor_id="c1",
+            version="1",
+            now_ms=scene.now_ms,
+        )
+        if by_itself:
+            await service.once(everything=True)
+        else:
+            running = asyncio.create_task(service.run())
+            await asyncio.sleep(600)  # of virtual time
+            running.cancel()
+        assert await scene.history() == [(0, b"a")]
+
+    on_a_bucket(work)
 
 
 def test_a_damaged_manifest_refuses_its_partition_alone() -> None:

@@ -222,8 +222,9 @@ def plan_restore(found: Evidence, layout: KeyLayout, held: Mapping[str, int]) ->
         (layout.revision_base, max(found.revision_max, contents.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
-    # From the first one that is not on the bucket: the snapshot may name sessions whose objects have yet to arrive.
-    skipped = SkippedSessions(SessionId(found.sessions[-1] + 1 if found.sessions else 1), SessionId(plan.next_session))
+    # A claim is never deleted. So a number that is not on the bucket was never claimed, or the objects of its session have yet to
+    # arrive: those of the newest sessions, some in the middle, or some that an earlier restore has not seen either.
+    skipped = SkippedSessions.between(found.sessions, SessionId(plan.next_session))
     plan.puts.append(Put(layout.skipped_sessions, encode_skipped(skipped)))
     return plan
 

@@ -6,8 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metadata.backup.restore_state import (
+    RANGES_MAX,
     RestoreState,
     SkippedSessions,
     check_not_restoring,
@@ -61,12 +64,26 @@ def test_no_session_is_skipped_until_a_restore_skips_some(tmp_path: Path) -> Non
     async def main() -> None:
         store = SqliteStore(tmp_path / "metadata.sqlite")
         assert SessionId(0) not in await read_skipped_sessions(store, LAYOUT)
-        await store.transact([], [Put(LAYOUT.skipped_sessions, encode_skipped(SkippedSessions(SessionId(7), SessionId(9))))])
+        unseen = SkippedSessions.between(map(SessionId, (1, 2, 4, 7)), SessionId(10))
+        await store.transact([], [Put(LAYOUT.skipped_sessions, encode_skipped(unseen))])
         skipped = await read_skipped_sessions(store, LAYOUT)
-        assert [number for number in range(12) if SessionId(number) in skipped] == [7, 8]
-        await store.transact([], [Put(LAYOUT.skipped_sessions, b"7-")])
-        with pytest.raises(Corrupt, match="/tidelog/skipped_sessions holds no range"):
-            await read_skipped_sessions(store, LAYOUT)
+        assert [number for number in range(12) if SessionId(number) in skipped] == [3, 5, 6, 8, 9]
+        for damaged in (b"7-", b"7-8,", b"7", b"7-8;9-10"):
+            await store.transact([], [Put(LAYOUT.skipped_sessions, damaged)])
+            with pytest.raises(Corrupt, match="/tidelog/skipped_sessions holds no ranges"):
+                await read_skipped_sessions(store, LAYOUT)
         await store.close()
 
     asyncio.run(main())
+
+
+@given(st.sets(st.integers(1, 40)), st.integers(1, 40))
+def test_the_numbers_that_a_restore_has_not_seen_are_all_others_below_the_next_one(seen: set[int], end: int) -> None:
+    skipped = SkippedSessions.between(map(SessionId, sorted(seen)), SessionId(end))
+    assert {number for number in range(50) if SessionId(number) in skipped} == set(range(1, end)) - seen
+
+
+def test_of_many_ranges_of_numbers_the_highest_are_kept() -> None:
+    skipped = SkippedSessions.between(map(SessionId, range(2, 1000, 2)), SessionId(5_000))
+    assert len(skipped.ranges) == RANGES_MAX
+    assert skipped.ranges[-1] == (999, 5_000)

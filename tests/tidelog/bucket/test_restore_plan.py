@@ -251,11 +251,17 @@ def test_sessions_begin_far_above_every_claim_and_above_the_snapshots_counter() 
     assert planned(found()).next_session == 1 + SESSIONS_AHEAD
 
 
-def test_the_session_numbers_that_were_skipped_are_noted() -> None:
-    assert value(planned(found(sessions=[3, 17])), LAYOUT.skipped_sessions) == b"18-%d" % (18 + SESSIONS_AHEAD)
+def test_the_session_numbers_that_were_not_seen_are_noted() -> None:
+    assert value(planned(found(sessions=[1, 2])), LAYOUT.skipped_sessions) == b"3-%d" % (3 + SESSIONS_AHEAD)
+    in_the_middle = b"1-3,4-17,18-%d" % (18 + SESSIONS_AHEAD)
+    assert value(planned(found(sessions=[3, 17])), LAYOUT.skipped_sessions) == in_the_middle
     after_one = snapshot(("next_session", b"40", 1), ("skipped_sessions", b"5-30", 1))
-    assert value(planned(found(sessions=[3], of=after_one)), LAYOUT.skipped_sessions) == b"4-%d" % (40 + SESSIONS_AHEAD), (
+    assert value(planned(found(sessions=[1, 2, 3], of=after_one)), LAYOUT.skipped_sessions) == b"4-%d" % (40 + SESSIONS_AHEAD), (
         "those of 4 to 39 have yet to arrive"
+    )
+    of_two_restores = b"4-65540,65541-%d" % (65541 + SESSIONS_AHEAD)
+    assert value(planned(found(sessions=[1, 2, 3, 65540])), LAYOUT.skipped_sessions) == of_two_restores, (
+        "those that the first restore has not seen may arrive after the second"
     )
 
 

@@ -26,7 +26,7 @@ controller between create and apply (its number is lower), another broker that s
 (a lower number), a restore (it creates its batch before it notes the number), the collection of old batches (a hundred later ones
 are there). Before the first batch no session leads. Each session that leads was appointed by a batch, and has claimed its number
 before, so its claim needs no look of its own. A copy that has the last batch is not noticed: one is written for each new leader,
-and before each snapshot of metadata that have changed.
+before each snapshot of metadata that have changed, and every minute while records are written (gateway/controller/write_proofs.py).
 
 A start is refused before anything is written, including the start-up proof (`before_writing`).
 

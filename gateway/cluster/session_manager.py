@@ -35,6 +35,7 @@ from gateway.cluster.session_opener import PAUSE_S, SessionOpener
 from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView, partitions_of
+from gateway.cluster.write_notes import note_writes
 from gateway.controller.controller import Controller
 from metadata.cluster.broker_registry import NO_NODE_ID, BrokerCache, BrokerRegistration
 from metadata.cluster.node_ids import take_node_id
@@ -382,6 +383,16 @@ class SessionManager:
             ]
             self._advance()
             await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
+                tasks.create_task(
+                    note_writes(
+                        self._metadata,
+                        self._layout,
+                        session_log.session.id,
+                        broker_lease.lease,
+                        lambda: session_log.writer.committed_to,
+                    ),
+                    name="notes of writes",
+                ),
             if stopping.done():
                 broker_lease.drain()
                 draining = tasks.create_task(self._drained())

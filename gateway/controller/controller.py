@@ -25,6 +25,7 @@ from gateway.controller.appointment_log import TOPICS_AT_ONCE, AppointmentLog, P
 from gateway.controller.metadata_snapshots import MetadataSnapshots
 from gateway.controller.revision_compaction import RevisionCompaction
 from gateway.controller.topic_mirror import TopicMirror
+from gateway.controller.write_proofs import WriteProofs
 from metadata.backup.restore_state import check_not_restoring
 from metadata.cluster import leadership
 from metadata.cluster.broker_registry import BrokerCache, Candidate, read_brokers
@@ -251,6 +252,7 @@ class Controller:
             copies.create_task(mirror.run(), name="mirror of topics")
             copies.create_task(self._snapshots.run(), name="snapshots")
             copies.create_task(self._history.run(), name="compaction of history")
+            copies.create_task(WriteProofs(self._metadata, self._layout, prove=self._prove).run(), name="proofs of writes")
 
     async def _prove(self) -> None:
         """Raises unless this broker is the controller, and no other copy of the metadata has appointed leaders (AppointmentLog)."""

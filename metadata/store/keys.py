@@ -8,6 +8,7 @@
     /{cluster}/controller                     text: the broker that is it; leased
     /{cluster}/appointments                   JSON (controller/appointments.py); absent is 0, no batch of appointments yet
     /{cluster}/brokers/{broker_id}            JSON (cluster/broker_registry.py); leased
+    /{cluster}/written/{session:016x}         decimal; committed segments of a session that writes; leased (gateway/cluster/)
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/first_leader_epoch             decimal; the first leader epoch of new topics, above all of deleted ones; absent is 0
     /{cluster}/revision_base                  decimal; added to revisions on the bucket; absent is 0 (backup/snapshot.py)
@@ -109,6 +110,14 @@ class KeyLayout:
     def kafka_node_id(self, broker_id: str) -> str:
         """`broker_id` has passed check_broker_id, so it holds no '/'."""
         return self.kafka_node_ids + broker_id
+
+    @property
+    def written(self) -> str:
+        """Prefix of the notes of sessions that write."""
+        return f"/{self.cluster}/written/"
+
+    def written_by(self, session: SessionId) -> str:
+        return f"{self.written}{session:016x}"
 
     @property
     def partition_count(self) -> str:

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 from gateway.cluster.bucket_isolation import CHECK_INTERVAL_S, PROOFS
 from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.write_notes import NOTE_INTERVAL_S
+from gateway.controller.write_proofs import PROOF_INTERVAL_S
 from metadata.errors import TidelogError
 from metadata.model import TopicId, TopicPartition
 from metadata.store.keys import KeyLayout
@@ -235,6 +237,7 @@ class World:
             await asyncio.sleep(0.5)
         proofs_s = PROOFS * CHECK_INTERVAL_S + 1.0  # a broker that proves to itself that it can write comes to an end with it
         await asyncio.sleep(max(proofs_s, began_s + REQUEST_TIMEOUT_S + 1.0 - virtual_loop().time()))
+        await asyncio.sleep(NOTE_INTERVAL_S + PROOF_INTERVAL_S + 1.0)  # batches of appointments follow the last records
         self._note("rest")
         before = self._cluster.work_done()
         await asyncio.sleep(self._length.rest_s)

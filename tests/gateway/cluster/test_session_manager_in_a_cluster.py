@@ -11,6 +11,8 @@ import pytest
 
 from gateway.cluster import bucket_isolation
 from gateway.cluster.view import partitions_of
+from gateway.cluster.write_notes import NOTE_INTERVAL_S
+from gateway.controller.write_proofs import PROOF_INTERVAL_S
 from metadata.cluster.broker_registry import write_draining
 from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
@@ -598,7 +600,7 @@ def test_a_cluster_at_rest_tries_to_write_nothing_and_looks_for_its_seals_once_a
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         await world.keep_producing(partitions, for_s=1)
-        await asyncio.sleep(5)
+        await asyncio.sleep(NOTE_INTERVAL_S + PROOF_INTERVAL_S + 5)  # a batch of appointments has followed the last records
         for broker in (b1, b2):
             broker.to_bucket.calls.clear()
             broker.to_metadata.calls.clear()

@@ -20,6 +20,8 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.beginning_session(SessionId(26)) == "/tidelog/beginning/000000000000001a"
     assert layout.next_kafka_node_id == "/tidelog/next_kafka_node_id"
     assert layout.kafka_node_id("b-1") == "/tidelog/kafka_node_ids/b-1"
+    assert layout.written_by(SessionId(26)) == "/tidelog/written/000000000000001a"
+    assert layout.written_by(SessionId(26)).startswith(layout.written)
     assert layout.partition_count == "/tidelog/partition_count"
     assert layout.first_leader_epoch == "/tidelog/first_leader_epoch"
     assert layout.revision_base == "/tidelog/revision_base"

@@ -5,6 +5,7 @@ Answers list the topics that the caller may describe. Figures of the whole bucke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from fastapi import FastAPI, Query
@@ -12,6 +13,7 @@ from msgspec import Meta, Struct
 
 from gateway.access.authorization import check_cluster, may_see_cluster, may_see_topic, present_principal
 from gateway.api import BrokerApi
+from gateway.concurrency.offload import LoopYielder
 from gateway.http.admin.access import PageSize
 from gateway.telemetry.settings import PRICES_NOTE, TelemetrySettings
 from gateway.topics.usage.cluster_usage import sum_of_histories
@@ -31,6 +33,8 @@ Price = Annotated[
     float | None, Query(ge=0, le=1e6, allow_inf_nan=False, description="In dollars, in place of the broker's setting.")
 ]
 _PAGE_SIZE: Final = 100
+# Topics that are looked at before others may get their turn on the event loop.
+_AT_ONCE: Final = 100
 
 
 class TopicStorageAnswer(Struct):
@@ -211,8 +215,8 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         """Says where the bytes of the bucket are: by kind from a listing that is some minutes old, by topic from the leaders."""
         usage = broker.usage
         report = await usage.storage()
-        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
-        seen = [each.figures for each in report.topics if each.figures.is_of_note and may_see_topic(each.topic.name)]
+        stored, token = await _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
+        seen = [each.figures for each in await _visible(report.of_note)]
         return StorageAnswer(
             topics=[_stored(each) for each in stored],
             next_page_token=token,
@@ -220,7 +224,7 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
             segment_bytes=sum(each.segment_bytes for each in seen),
             bytes_in_per_second=sum(each.bytes_in_per_second for each in seen),
             bytes_out_per_second=sum(each.bytes_out_per_second for each in seen),
-            history=list(sum_of_histories(*(each.history for each in seen if each.history))),
+            history=list(await _history([each.history for each in seen if each.history])),
             is_listing=usage.snapshots.is_listing,
             listing_error=usage.snapshots.trouble if may_see_cluster() else "",
             silent_brokers=dict(report.usage.silent),
@@ -246,8 +250,9 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         )
         report = await usage.storage()
         made = await usage.costs(report, prices)
-        by_name = {each.name: each for each in made.topics}
-        stored, token = _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
+        stored, token = await _page(report, page_size=page_size, page_token=page_token, order=order, only=topics)
+        shown = {each.topic.name for each in stored}
+        by_name = {each.name: each for each in made.topics if each.name in shown}
         return CostsAnswer(
             prices=PricesAnswer(prices.thousand_writes, prices.thousand_reads, prices.gib_month, _note(broker, prices)),
             measured_seconds_min=report.usage.uptime_min_s,
@@ -277,17 +282,35 @@ def usage_routes(app: FastAPI, broker: BrokerApi) -> None:
         return _verification(broker, broker.usage.verifier.cancel())
 
 
-def _page(report: StorageReport, *, page_size: int, page_token: str, order: str, only: str) -> tuple[list[StoredTopic], str]:
+async def _page(report: StorageReport, *, page_size: int, page_token: str, order: str, only: str) -> tuple[list[StoredTopic], str]:
     """Returns a page of the topics that the caller may see, and the token of the next one."""
     if order == "bytes" and page_token:
         raise InvalidArgument("page_token belongs to order=name", hint="Topics by bytes have one page: raise page_size.")
     names = set(only.split(",")) if only else None
-    seen = (each for each in report.topics if (names is None or each.topic.name in names) and may_see_topic(each.topic.name))
+    seen = await _visible([each for each in report.topics if names is None or each.topic.name in names])
     if order == "bytes":
         return sorted(seen, key=lambda each: (-each.bytes, each.topic.name))[: page_size or _PAGE_SIZE], ""
     by_name = {each.topic.name: each for each in seen}
-    page = page_of((each.topic for each in by_name.values()), page_size=page_size, page_token=page_token)
+    page = page_of((each.topic for each in seen), page_size=page_size, page_token=page_token)
     return [by_name[topic.name] for topic in page.topics], page.next_page_token
+
+
+async def _visible(topics: Sequence[StoredTopic]) -> list[StoredTopic]:
+    """Returns those that the caller may describe. Yields to the event loop meanwhile, since there may be ten thousand."""
+    yielder, seen = LoopYielder(), list[StoredTopic]()
+    for first in range(0, len(topics), _AT_ONCE):
+        seen += (each for each in topics[first : first + _AT_ONCE] if may_see_topic(each.topic.name))
+        await yielder.step()
+    return seen
+
+
+async def _history(histories: Sequence[Sequence[float]]) -> Sequence[float]:
+    """Returns the sums, and yields to the event loop meanwhile."""
+    yielder, total = LoopYielder(), tuple[float, ...]()
+    for first in range(0, len(histories), _AT_ONCE):
+        total = sum_of_histories(total, *histories[first : first + _AT_ONCE])
+        await yielder.step()
+    return total
 
 
 def _stored(stored: StoredTopic) -> TopicStorageAnswer:

@@ -16,7 +16,7 @@ from gateway.topics.usage.cost_forecast import CostBasis, CostSettings, CountedT
 from gateway.topics.usage.storage_report import StoredTopic, UnownedBytes, stored_topics, unowned
 from gateway.topics.usage.verification import BucketVerifier
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, UnknownTopic
 from metadata.topics.cache import TopicCache
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
@@ -27,12 +27,16 @@ from segments.object_store.interface import ObjectStore
 
 # How long a request waits for the listing that it begins; one of a small bucket ends in that time.
 LISTING_WAIT_S: Final = 0.3
+# Forecasts of one report that are kept, each for other prices.
+FORECASTS_MAX: Final = 4
 
 
 class StorageReport(NamedTuple):
     """Says where the bytes of the bucket are."""
 
     topics: list[StoredTopic]
+    # Those of them that were written or read in the last minutes, or wait for compaction.
+    of_note: list[StoredTopic]
     unowned: UnownedBytes
     usage: ClusterUsage
     # None before the first listing has ended.
@@ -68,6 +72,9 @@ class UsageService:
         self._threads = BoundedExecutor(1)
         self._kept: StorageReport | None = None
         self._kept_topics: tuple[Topic, ...] = ()
+        self._forecasting = asyncio.Lock()
+        self._forecasts_of: StorageReport | None = None
+        self._forecasts: dict[Prices, Forecast] = {}
         self.prices = Prices(prices.price_1000_writes, prices.price_1000_reads, prices.price_gib_month)
         self.here = BrokerUsageMeter(counters, meter, log, topics, compacts=compacts)
         self.cluster = ClusterUsageReader(self.here.usage, peers, registrations, broker_id=broker_id)
@@ -91,8 +98,16 @@ class UsageService:
         return kept
 
     async def costs(self, report: StorageReport, prices: Prices) -> Forecast:
-        """Returns what the next 30 days cost at these prices."""
-        return await self._threads.run(lambda: forecast(self._basis(report, prices)))
+        """Returns what the next 30 days cost at these prices. Callers with the same report and prices share a forecast."""
+        async with self._forecasting:
+            if self._forecasts_of is not report:
+                self._forecasts_of, self._forecasts = report, {}
+            made = self._forecasts.get(prices)
+            if made is None:
+                made = await self._threads.run(lambda: forecast(self._basis(report, prices)))
+                if len(self._forecasts) < FORECASTS_MAX:
+                    self._forecasts[prices] = made
+            return made
 
     def age_ms(self, snapshot: BucketSnapshot) -> int:
         """Returns how long ago the snapshot was begun."""
@@ -105,23 +120,31 @@ class UsageService:
             requests=usage.requests,
             segments_per_second=usage.segments_per_second,
             compacts=usage.compacts,
-            topics=[_counted(stored) for stored in report.topics],
+            topics=[self._counted(stored) for stored in report.topics],
             other_bytes=report.unowned.bytes,
             settings=self._settings,
         )
 
+    def _counted(self, stored: StoredTopic) -> CountedTopic:
+        topic = stored.topic
+        return CountedTopic(
+            topic.name, stored.bytes, stored.figures.bytes_in_per_second, topic.partition_count, self._settings_of(topic)
+        )
+
+    def _settings_of(self, topic: Topic) -> TopicSettings:
+        """Returns the settings that the cache has parsed; parses those of a topic that has left it meanwhile. From any thread."""
+        try:
+            return self._topics.settings(topic.id)
+        except (UnknownTopic, KeyError):
+            pass
+        try:
+            return TopicSettings.parse(topic.settings, skip_unknown=True)
+        except InvalidArgument:  # a newer version allows more
+            return TopicSettings()
+
 
 def _joined(topics: Iterable[Topic], usage: ClusterUsage, snapshot: BucketSnapshot | None) -> StorageReport:
     ordered = sorted(topics, key=lambda topic: topic.name)
-    return StorageReport(
-        stored_topics(ordered, usage, snapshot), unowned((topic.id for topic in ordered), usage, snapshot), usage, snapshot
-    )
-
-
-def _counted(stored: StoredTopic) -> CountedTopic:
-    topic = stored.topic
-    try:
-        settings = TopicSettings.parse(topic.settings, skip_unknown=True)
-    except InvalidArgument:  # a newer version allows more
-        settings = TopicSettings()
-    return CountedTopic(topic.name, stored.bytes, stored.figures.bytes_in_per_second, topic.partition_count, settings)
+    stored = stored_topics(ordered, usage, snapshot)
+    of_note = [each for each in stored if each.figures.is_of_note]
+    return StorageReport(stored, of_note, unowned((topic.id for topic in ordered), usage, snapshot), usage, snapshot)

@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+from gateway.concurrency import offload
+from gateway.http.admin import usage
+from gateway.topics.usage import cluster_usage, service
+from gateway.topics.usage.cost_forecast import CostBasis, Forecast, forecast
+from gateway.topics.usage.service import FORECASTS_MAX
+from gateway.topics.usage.storage_report import NO_FIGURES, StoredTopic
+from metadata.model import TopicId
+from metadata.topics.topic import Topic
 from tests.kit.gateway.access.guarded_broker import Guarded, bearer
 from tests.kit.gateway.access.guarded_broker import serve as serve_guarded
 from tests.kit.gateway.http_client import Client, serve
@@ -87,6 +95,58 @@ def test_costs_follow_from_the_requests_so_far_and_the_prices(tmp_path: Path) ->
             assert (await client.get(f"/v1/costs?price_gib_month={wrong}")).status == 400
 
     serve(tmp_path, scenario)
+
+
+def test_requests_share_a_forecast_until_the_figures_or_the_prices_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[CostBasis] = []
+
+    def counted(basis: CostBasis) -> Forecast:
+        made.append(basis)
+        return forecast(basis)
+
+    monkeypatch.setattr(service, "forecast", counted)
+    monkeypatch.setattr(cluster_usage, "KEPT_S", 3_600.0)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        while (await client.get("/v1/storage")).json["bucket"] is None:  # noqa: ASYNC110  # a client has no event for it
+            await asyncio.sleep(0.01)
+        answers = await asyncio.gather(*(client.get("/v1/costs") for _ in range(5)))
+        assert len(made) == 1
+        assert len({answer.json["cluster"]["dollars"] for answer in answers}) == 1
+        for price in range(2 * FORECASTS_MAX):
+            found = (await client.get(f"/v1/costs?price_1000_writes={price}")).json
+            assert found["prices"]["price_1000_writes"] == price
+        assert [basis.prices.thousand_writes for basis in made[1:]] == [*map(float, range(2 * FORECASTS_MAX))]
+        await client.ask("POST", "/v1/topics", json={"name": "more", "partition_count": 1})
+        assert "more" in [each["name"] for each in (await client.get("/v1/costs")).json["topics"]]
+
+    serve(tmp_path, scenario)
+
+
+def test_others_get_their_turn_while_many_topics_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "TURN_S", 0.0)
+
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        others = asyncio.create_task(count())
+        ids = [TopicId(f"{number:032x}") for number in range(10_000)]
+        topics = [Topic(id=each, name=each, partition_count=1, settings={}, created_at_ms=0) for each in ids]
+        stored = [StoredTopic(topic, NO_FIGURES, None, None) for topic in topics]
+        assert await usage._visible(stored) == stored
+        assert turns >= len(topics) / usage._AT_ONCE
+        turns = 0
+        assert await usage._history([(1.0, 2.0), (3.0,)] * 5_000) == (5_000.0, 25_000.0)
+        assert turns >= len(topics) / usage._AT_ONCE
+        others.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_bucket_is_verified_in_the_background(tmp_path: Path) -> None:

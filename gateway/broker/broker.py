@@ -162,6 +162,7 @@ class Broker:
             expires_ms=clock.now_ms,
             disk=disk,
             is_alone=not has_peers,
+            leaps=lambda: clock.leaps,
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
         leader_wait_s = settings.registration.session_timeout_ms / 1000 + TAKE_OVER_S

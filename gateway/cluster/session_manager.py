@@ -96,8 +96,9 @@ class SessionManager:
         expires_ms: Callable[[], int] | None = None,
         disk: DiskCache | None = None,
         is_alone: bool = False,
+        leaps: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`registration` describes this broker; each session fills in its own number. `expires_ms`: as in SessionLog.
+        """`registration` describes this broker; each session fills in its own number. `expires_ms`, `leaps`: as in SessionLog.
 
         `disk` keeps reads of the bucket beyond the end of a session. `is_alone`: no other broker can use these metadata, as without
         etcd.
@@ -113,6 +114,7 @@ class SessionManager:
         self._now_ms = now_ms
         self._expires_ms = expires_ms
         self._disk = disk
+        self._leaps = leaps
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self.counters = LogCounters()
         self.sessions_begun = 0
@@ -229,6 +231,7 @@ class SessionManager:
             disk=self._disk,
             counters=self.counters,
             bucket_state=lambda: self._store.state,
+            leaps=self._leaps,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -380,9 +383,6 @@ class SessionManager:
                 tasks.create_task(following.run(), name="follow compactions"),
                 tasks.create_task(routing.run(session_log.partitions), name="prove routing of keyed requests"),
                 tasks.create_task(_watch_for_seal(session_log, broker_lease), name="seal check"),
-            ]
-            self._advance()
-            await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
                 tasks.create_task(
                     note_writes(
                         self._metadata,
@@ -393,6 +393,9 @@ class SessionManager:
                     ),
                     name="notes of writes",
                 ),
+            ]
+            self._advance()
+            await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 broker_lease.drain()
                 draining = tasks.create_task(self._drained())

@@ -83,13 +83,14 @@ class SessionLog:
         disk: DiskCache | None = None,
         counters: LogCounters | None = None,
         bucket_state: Callable[[], HealthState] = lambda: HealthState.HEALTHY,
+        leaps: Callable[[], int] = lambda: 0,
     ) -> None:
         """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, as `counters` do. `now_ms` is the wall
         clock; `expires_ms`, by default the same, is the time by which producers are forgotten (object_store/store_clock.py).
 
         `guard` knows the lease, and `routing` the topics; by default the session has no competitors, and takes every routing.
         `on_deletion`: see ManifestFollower. `new_writer` draws 16 bytes, which tell this writer's manifests from others'. `disk`
-        keeps what was read from the bucket. `bucket_state`: see SegmentWriter.
+        keeps what was read from the bucket. `bucket_state`, `leaps`: see SegmentWriter.
         """
         self.counters = counters or LogCounters()
         self.session = session
@@ -110,6 +111,7 @@ class SessionLog:
             on_committed=self._on_committed,
             counters=self.counters,
             bucket_state=bucket_state,
+            leaps=leaps,
         )
         self.leadership = LeadershipCheck(self.writer, guard or SoleLeader(), self._spawn, timeout_s=settings.put_timeout_ms / 1000)
         notifier = ReaderNotifier()

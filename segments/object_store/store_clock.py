@@ -20,6 +20,8 @@ from segments.object_store.clock_reading import DIFFERENCE_MS_MAX, ClockReading,
 
 # Answers that come sooner after the one that was heard last say nothing new.
 _HEARD_EACH_S: Final = 1.0
+# By how much the store's time goes on between two answers, beyond the steady clock's, where the machine has stood still.
+JUMP_MS_MIN: Final = 60_000
 
 
 def steady_s() -> float:
@@ -34,23 +36,36 @@ class StoreClock:
         self._wall_ms = wall_ms
         self.steady_s = steady
         self._heard: tuple[int, float, float] | None = None  # date in ms, when it was asked for and answered, by `steady_s`
+        self._date = ""
+        # How often the store's time has leapt ahead of the steady clock: the machine stood still without noticing, or was set back
+        # with its memory, as a virtual machine is that is resumed from a snapshot.
+        self.leaps = 0
 
     def heard(self, date_ms: int, *, asked_s: float) -> None:
         """Takes in the date of an answer that has just come; it was asked for at `asked_s` of `steady_s`."""
+        self._notice_leap(date_ms)
         self._heard = date_ms, asked_s, self.steady_s()
+
+    def _notice_leap(self, date_ms: int) -> None:
+        if self._heard is not None:
+            before_ms, asked_s, _ = self._heard
+            self.leaps += date_ms - before_ms > 1000 * (self.steady_s() - asked_s) + JUMP_MS_MIN
 
     def heard_headers(self, headers: Mapping[str, str], *, asked_s: float) -> None:
         """Takes in an answer over HTTP by its headers, named in lower case. One from a cache, or without a date, says nothing."""
-        if self._heard is not None and self.steady_s() - self._heard[2] < _HEARD_EACH_S:
-            return
+        is_soon = self._heard is not None and self.steady_s() - self._heard[2] < _HEARD_EACH_S
         date = headers.get("date")
-        if date is None or "age" in headers:
+        if date is None or "age" in headers or (is_soon and date == self._date):
             return
+        self._date = date
         try:
             date_ms = http_date_ms(date)
         except ValueError:
             return
-        self.heard(date_ms, asked_s=asked_s)
+        if is_soon:
+            self._notice_leap(date_ms)
+        else:
+            self.heard(date_ms, asked_s=asked_s)
 
     def reading(self) -> ClockReading:
         local_ms = self._wall_ms()

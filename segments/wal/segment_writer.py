@@ -69,10 +69,14 @@ class SegmentWriter:
         on_committed: Callable[[SegmentFooter, PendingSegment], None],
         counters: LogCounters | None = None,
         bucket_state: Callable[[], HealthState] = lambda: HealthState.HEALTHY,
+        leaps: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`bucket_state`: while the bucket is unhealthy, nothing is sent early, nor twice."""
+        """`bucket_state`: while the bucket is unhealthy, nothing is sent early, nor twice. `leaps`: as in StoreClock."""
         self._counters = counters or LogCounters()
         self._bucket_state = bucket_state
+        self._leaps = leaps
+        # The leaps after which no segment of this session was found trimmed that is only being written.
+        self._leaps_known = leaps()
         self._store = store
         self._session = session
         self._settings = settings
@@ -255,6 +259,7 @@ class SegmentWriter:
         while (left_s := deadline_s - loop.time()) > 0:
             put = await self._put_once(key, encoded.body, encoded.crc32c, min(left_s, self._settings.put_timeout_ms / 1000))
             if put is _Put.CREATED:
+                await self._check_not_set_back(seq)
                 return True
             if put is _Put.EXISTS:
                 return await self._is_ours(seq, encoded.body)
@@ -352,6 +357,31 @@ class SegmentWriter:
     async def _is_trimmed(self, seq: SegmentSeq) -> bool:
         """Returns whether the place is trimmed. Ask after the read: a segment's marker is created before the segment is deleted."""
         return await trim_point(self._store, self._session.id) > seq
+
+    async def _check_not_set_back(self, seq: SegmentSeq) -> None:
+        """Raises Corrupt if the place of a segment that was just created is trimmed. Looks only after the store's time has leapt.
+
+        Then this process was set back with its memory. It has used the place before, and what it wrote then was compacted and
+        deleted: no reader would find the new segment.
+        """
+        while (leaps := self._leaps()) != self._leaps_known:
+            try:
+                async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
+                    is_trimmed = await self._is_trimmed(seq)
+            except (TidelogError, TimeoutError) as error:
+                log.warning("reading trim markers of session %s: %s; retrying", self._session.id, error or "no answer in time")
+                await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+                continue
+            if is_trimmed:
+                key = segment_key(self._session.id, seq)
+                raise Corrupt(
+                    f"{key} was trimmed before it was written: this process was set back with its memory, as a virtual machine is "
+                    "that is resumed from a snapshot",
+                    key=key,
+                )
+            if seq > self._order.committed_to:
+                return  # one before it may have landed on a trimmed place
+            self._leaps_known = leaps
 
     def _landed(self, segment: PendingSegment) -> None:
         segment.landed_at_s = asyncio.get_running_loop().time()

@@ -33,6 +33,7 @@ class Writing:
         self.budget = ByteBudget(1 << 30)
         self.counters = LogCounters()
         self.bucket_state = HealthState.HEALTHY
+        self.leaps = 0
         self.writer = SegmentWriter(
             store,
             SESSION,
@@ -42,6 +43,7 @@ class Writing:
             on_committed=self._on_committed,
             counters=self.counters,
             bucket_state=lambda: self.bucket_state,
+            leaps=lambda: self.leaps,
         )
         self.running = asyncio.get_running_loop().create_task(self.writer.run())
         self.committed: list[tuple[int, float]] = []

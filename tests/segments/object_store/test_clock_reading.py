@@ -125,6 +125,35 @@ def test_the_newest_answer_counts() -> None:
     assert not clocks.are_doubted()
 
 
+def test_a_leap_of_the_stores_time_is_counted_though_it_comes_within_a_second_of_the_steady_clock() -> None:
+    """A virtual machine was set back with its memory: all of its clocks go on from there."""
+    clocks = Clocks()
+    clocks.clock.heard_headers({"date": DATE}, asked_s=clocks.passed_s)
+    clocks.wait(7_200)
+    clocks.clock.heard_headers({"date": "Thu, 01 Jan 2026 02:00:00 GMT"}, asked_s=clocks.passed_s)
+    assert clocks.clock.leaps == 0, "two hours have passed here as well"
+    clocks.wait(0.1)
+    for _ in range(3):
+        clocks.clock.heard_headers({"date": "Thu, 01 Jan 2026 04:00:00 GMT"}, asked_s=clocks.passed_s)
+    assert clocks.clock.leaps == 1
+    clocks.wait(10)
+    clocks.clock.heard_headers({"date": "Thu, 01 Jan 2026 04:00:10 GMT"}, asked_s=clocks.passed_s)
+    leaps = clocks.clock.leaps
+    clocks.wait(10)
+    clocks.clock.heard_headers({"date": "Thu, 01 Jan 2026 03:00:20 GMT"}, asked_s=clocks.passed_s)
+    assert clocks.clock.leaps == leaps, "a clock that goes back is none"
+
+
+def test_an_answer_that_takes_long_is_no_leap_of_the_stores_time() -> None:
+    clocks = Clocks()
+    asked_s = clocks.passed_s
+    clocks.wait(3_600)
+    clocks.clock.heard_headers({"date": DATE}, asked_s=asked_s)
+    clocks.wait(1)
+    clocks.clock.heard_headers({"date": "Thu, 01 Jan 2026 01:00:01 GMT"}, asked_s=clocks.passed_s)
+    assert clocks.clock.leaps == 0
+
+
 @given(st.integers(-2 * DIFFERENCE_MS_MAX, 2 * DIFFERENCE_MS_MAX), st.integers(0, 2_000), st.integers(0, 700))
 def test_the_quick_answer_is_that_of_the_whole_reading(ahead_ms: int, latency_ms: int, since_answered_s: int) -> None:
     clocks = Clocks()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
-from segments.bucket.layout import index_key, session_prefix, trimmed_key
+from segments.bucket.layout import index_key, session_prefix, trimmed_key, trimmed_prefix
 from segments.object_store.health import HealthState
 from segments.object_store.interface import unsynced
 from segments.settings import SegmentSettings
@@ -438,6 +438,42 @@ def test_another_segment_of_the_same_length_is_not_taken_for_ours_though_it_is_t
         store.plant(key_of(0), b"".join(segment_of(SESSION.id, 0, [(ORDERS, stamped_run(0, batch_of(b"before")))]).body))
         store.plant(trimmed_key(SESSION.id, SegmentSeq(1)), b"")
         assert isinstance(await outcome(at_work.add(b"behind")), OutcomeUnknown)
+
+    with_writer(store, work)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_after_a_leap_of_the_stores_time_no_place_that_was_trimmed_before_it_was_written_is_acknowledged(in_flight: int) -> None:
+    """A virtual machine was set back with its memory. What it had written there was compacted, trimmed and deleted since."""
+    store = ScriptedStore()
+
+    async def main() -> None:
+        at_work = Writing(store, replace(AT_ONCE, puts_in_flight_max=in_flight))
+        assert await outcome(at_work.add(b"first")) is None
+        await store.create(trimmed_key(SESSION.id, SegmentSeq(3)), [b""])
+        await store.delete(key_of(0))
+        at_work.leaps += 1
+        store.script("list", trimmed_prefix(SESSION.id), fails(Unavailable("away")))
+        pending = [at_work.add(b"again") for _ in range(4)]
+        found = await outcomes(pending)
+        assert found[0] is OutcomeUnknown
+        assert None not in found
+        await at_work.running
+
+    run(main())
+
+
+def test_a_leap_of_the_stores_time_costs_one_look_at_the_trim_markers() -> None:
+    """The machine stood still for a while, and was not set back."""
+    store = ScriptedStore()
+
+    async def work(at_work: Writing) -> None:
+        assert await outcome(at_work.add()) is None
+        before = store.count("list")
+        at_work.leaps += 1
+        for _ in range(5):
+            assert await outcome(at_work.add()) is None
+        assert store.count("list") == before + 1
 
     with_writer(store, work)
 

@@ -3,6 +3,7 @@
     cluster_log.py ─▶ local_log.py (led here)
                   └─▶ forwarder.py ─▶ forward_queue.py ─▶ forward_sender.py ─▶ peer_channels.py
     cluster_fetch.py ─▶ peer_reader.py | follower_fetch.py (KIP-392)      leader_lookup.py names leaders
+    silent_leaders.py limits how long cluster_log.py waits for a leader's answer
 
 Entry: `ClusterLog` in cluster_log.py.
 

@@ -28,9 +28,10 @@ from gateway.routing.local_log import LocalLog
 from gateway.routing.log_service import EpochQuestion, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReader
 from gateway.routing.preferred_replica import PreferredReplica
+from gateway.routing.silent_leaders import SilentLeaders
 from gateway.telemetry.request_context import remaining_s
 from metadata.cluster.broker_registry import BrokerRegistration
-from metadata.errors import FencedLeaderEpoch, TidelogError, Unavailable
+from metadata.errors import FencedLeaderEpoch, TidelogError
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrency import gather_all
@@ -79,6 +80,7 @@ class ClusterLog:
         self.settings = settings
         self.leader_wait_s = leader_wait_s
         self._leaders = LeaderLookup(self._session_log, view, broker_id=broker_id)
+        self._silence = SilentLeaders()
         self.follower_fetch = FollowerFetch(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
         self.preferred = PreferredReplica(view.brokers, rack=rack)
         self._fetch = ClusterFetch(
@@ -254,27 +256,30 @@ class ClusterLog:
     ) -> list[Found | TidelogError]:
         """Calls `ask` for all leaders at once, and returns an answer or error for each item.
 
-        Items without a leader are asked again for up to `wait_s`.
+        Items without a leader are asked again for up to `wait_s`, and so are leaders that did not answer the last question in time.
+        Other leaders have up to SLOW_LEADER_S.
         """
+        clock = asyncio.get_running_loop().time
+        longest_s = min(self.leader_wait_s, remaining_s())
+        ends_s, pause_s = clock() + min(wait_s, longest_s), PAUSE_S_MIN
+        slow_ends_s = max(ends_s, clock() + min(SLOW_LEADER_S, longest_s))
 
-        async def at(leader: BrokerRegistration | None, indexes: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
+        async def at(leader: BrokerRegistration | None, indexes: Sequence[int]) -> Sequence[Found | TidelogError]:
+            asked = [items[index] for index in indexes]
             try:
-                async with asyncio.timeout(limit_s if leader is not None else None):
-                    return await ask(leader, [items[index] for index in indexes])
+                if leader is None:  # local reads have their own time limits
+                    return await ask(None, asked)
+                left_s = (ends_s if self._silence.is_silent(leader.session) else slow_ends_s) - clock()
+                limit_s = max(PAUSE_S_MIN, min(SLOW_LEADER_S, left_s))
+                return await self._silence.ask(leader, ask(leader, asked), limit_s=limit_s)
             except TidelogError as error:
                 return [error.with_traceback(None)] * len(indexes)
-            except TimeoutError:
-                assert leader is not None, "local reads have their own time limits"
-                return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(indexes)
 
         found: dict[int, Found | TidelogError] = {}
-        clock = asyncio.get_running_loop().time
-        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, remaining_s()), PAUSE_S_MIN
         missing = list(range(len(items)))
         while True:
-            limit_s = max(PAUSE_S_MIN, min(SLOW_LEADER_S, ends_s - clock()))
             parts = self._leaders.group_by_leader(missing, lambda index: partition_of(items[index]))
-            answers = await gather_all(at(leader, indexes, limit_s) for leader, indexes in parts)
+            answers = await gather_all(at(leader, indexes) for leader, indexes in parts)
             for (_, indexes), part in zip(parts, answers, strict=True):
                 found.update(zip(indexes, part, strict=True))
             missing = [index for index in missing if may_succeed_elsewhere(found[index])]

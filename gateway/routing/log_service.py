@@ -125,7 +125,11 @@ class LogService(Protocol):
         ...
 
     async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
-        """Returns the bounds of each partition. `wait_s` bounds the wait for leaders, beside `leader_wait_s`."""
+        """Returns the bounds of each partition.
+
+        `wait_s` bounds the wait for partitions without a leader, and for leaders that were silent a moment ago. Other leaders have
+        a few seconds to answer.
+        """
         ...
 
     async def fetch(
@@ -145,7 +149,7 @@ class LogService(Protocol):
     async def ends_of_epochs(
         self, questions: Sequence[EpochQuestion], *, wait_s: float = math.inf
     ) -> list[EpochEnd | TidelogError]:
-        """Answers each question, as LeaderPartition.end_of_epoch. Waits for leaders up to `wait_s`."""
+        """Answers each question, as LeaderPartition.end_of_epoch. `wait_s`: as in bounds_of."""
         ...
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> FoundRecord | None:

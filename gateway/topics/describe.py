@@ -1,7 +1,7 @@
 """Describes topics and their partitions to every listener, from this broker's watches, whichever broker leads them.
 
 It therefore works without the metadata store. Leaders are answered at once if only they are asked for, as by clients that look for
-leaders. Only a partition's leader knows its bounds; they are awaited for up to BOUNDS_WAIT_S.
+leaders. Only a partition's leader knows its bounds. They are awaited as ClusterLog.bounds_of does with BOUNDS_WAIT_S.
 """
 
 from __future__ import annotations

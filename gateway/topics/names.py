@@ -24,7 +24,7 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
 
-# Wait for a partition that is being handed over, and for a leader that does not answer.
+# Wait for a partition that is being handed over, and for a leader that did not answer a moment ago.
 BOUNDS_WAIT_S: Final = 1.0
 # Wait for a topic that is not known here: another broker may have created it a moment ago.
 LOOKUP_S: Final = 1.0

@@ -1,0 +1,60 @@
+"""Limits how long a leader may take to answer, and remembers which leaders did not answer in time.
+
+A leader on a busy machine takes longer than a caller would wait for a leader that is gone. So a leader has time until it has been
+silent once. For SILENT_S after that, callers wait less for it.
+
+Invariant: an answer that has arrived is not taken for silence, however long this process stood still meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+from gateway.routing.peer_channels import Unreachable
+from metadata.cluster.broker_registry import BrokerRegistration
+from metadata.errors import Unavailable
+from metadata.model import SessionId
+
+# How long a leader that did not answer in time counts as silent.
+SILENT_S: Final = 10.0
+# How much longer a call may take at its time limit. After a stall of this process its timer fires before the answer is received.
+STALL_GRACE_S: Final = 0.1
+
+Found = TypeVar("Found")
+
+
+class SilentLeaders:
+    """Knows the leaders that did not answer the last question in time, or could not be reached."""
+
+    def __init__(self) -> None:
+        # By session; the time on the loop's clock at which it gets as much time as others.
+        self._until_s: dict[SessionId, float] = {}
+
+    def is_silent(self, session: SessionId) -> bool:
+        return self._until_s.get(session, 0.0) > asyncio.get_running_loop().time()
+
+    async def ask(self, leader: BrokerRegistration, answer: Awaitable[Found], *, limit_s: float) -> Found:
+        """Returns the answer. Raises Unavailable if it does not come within `limit_s` seconds, and what `answer` raises."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as end:
+                timer = loop.call_later(limit_s, lambda: end.reschedule(loop.time() + STALL_GRACE_S))
+                try:
+                    found = await answer
+                finally:
+                    timer.cancel()
+        except TimeoutError:
+            self._note(leader.session)
+            raise Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer") from None
+        except Unreachable:
+            self._note(leader.session)
+            raise
+        self._until_s.pop(leader.session, None)
+        return found
+
+    def _note(self, session: SessionId) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._until_s = {other: until_s for other, until_s in self._until_s.items() if until_s > now_s}
+        self._until_s[session] = now_s + SILENT_S

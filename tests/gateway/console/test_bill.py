@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from bisect import insort
 from pathlib import Path
 
@@ -159,19 +159,18 @@ def test_a_part_of_a_page_whose_reader_is_signed_out_stays_as_it_is(tmp_path: Pa
 
 
 @slow
-def test_pages_of_ten_thousand_partitions_answer_in_half_a_second(tmp_path: Path) -> None:
+def test_pages_of_ten_thousand_partitions_take_less_than_half_a_second_of_a_core(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         for number in range(50):
             await broker.create_topic(f"many-{number:03d}", 200)
         await client.produce("/v1/topics/many-000/records", [{"value": "x"}] * 200)
-        clock = asyncio.get_running_loop()
         for path in ("/console/topics", "/console/bill"):
             took = []
             for _ in range(5):
                 broker.usage.cluster._kept = None
-                began_s = clock.time()
+                began_s = time.process_time()
                 assert (await client.get(path)).status == 200
-                took.append(clock.time() - began_s)
+                took.append(time.process_time() - began_s)
             assert min(took) < 0.5, f"{path}: {took}"
 
     serve(tmp_path, scenario)

@@ -5,7 +5,6 @@ Pictures and axe as in test_browser.py.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, bearer
 from tests.kit.gateway.console_browser import HOSTILE, IN_CHROMIUM, Watched, look
 from tests.kit.gateway.oidc_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, OidcProvider, serving_in_a_thread
+from tests.kit.servers import free_port
 from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = IN_CHROMIUM
@@ -91,13 +91,6 @@ def test_a_reader_without_rights_sees_each_page_refused_or_empty(watched: Watche
     look(watched, "refused")
     # The browser itself reports each refusal.
     watched.faults = [fault for fault in watched.faults if "403" not in fault]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_a_reader_signs_in_at_a_provider_of_another_site(browser: Browser, tmp_path: Path) -> None:

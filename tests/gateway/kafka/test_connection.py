@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -13,18 +14,15 @@ from gateway.kafka.frame_reader import SHARED_BYTES
 from metadata.access.quota import Quota
 from metadata.errors import InvalidRecord
 from tests.kit.gateway.kafka_connection import ScriptedRequests, connected, deliver, framed, send
+from tests.simulation.virtual_loop import run as run_virtually
 
 # Bodies of requests: a poll waits for records, and a produce is answered without a place in the order of work.
 POLL, PRODUCE = b"poll----", b"produce-"
 METER, NEXT_METER = (Meter("a", Quota(principal="a", bytes_in_per_second=rate), lambda: 0.0) for rate in (1, 2))
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(20):
-            await scenario()
-
-    asyncio.run(whole())
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_virtually(scenario())
 
 
 class Polls:

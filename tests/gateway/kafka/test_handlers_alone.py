@@ -49,6 +49,7 @@ from tests.kit.gateway.kafka_codec import INSTALLED
 from tests.kit.gateway.kafka_connection import connected, send
 from tests.kit.gateway.kafka_listener_alone import TOPIC, OneTopicLog, requests_alone
 from tests.kit.segments.batches import batch_of
+from tests.simulation.virtual_loop import run as run_virtually
 
 
 def call(version: int) -> KafkaCall:
@@ -69,7 +70,7 @@ def test_an_idempotent_producer_is_never_sent_to_a_coordinator(error: TidelogErr
         raise error
 
     broker: Any = SimpleNamespace(producer_ids=SimpleNamespace(next=fail))
-    answer = asyncio.run(KafkaProducerIds(broker).init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
+    answer = run_virtually(KafkaProducerIds(broker).init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
     assert answer.error_code == code
 
 
@@ -127,7 +128,7 @@ def test_describing_users_compares_each_name_a_few_times_only() -> None:
     broker: Any = SimpleNamespace(access=SimpleNamespace(scram_users=no_users), guard=None)
     users = [UserName(name=_Name(f"user-{number}")) for number in range(300)]
     request = DescribeUserScramCredentialsRequest(users=users)
-    answer = asyncio.run(KafkaScramUsers(broker).describe(call(0), request))
+    answer = run_virtually(KafkaScramUsers(broker).describe(call(0), request))
     assert len(answer.results) == 300
     assert _Name.compared < 10 * 300
 
@@ -153,7 +154,7 @@ def test_a_producer_with_acks_0_is_throttled_as_any_other() -> None:
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_heartbeat_does_not_wait_for_the_bytes_that_its_principal_has_fetched() -> None:
@@ -184,7 +185,7 @@ def test_a_heartbeat_does_not_wait_for_the_bytes_that_its_principal_has_fetched(
             transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 class LateRights:
@@ -236,7 +237,7 @@ def test_a_produce_waits_for_a_right_that_the_broker_has_not_heard_of_and_keeps_
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_produce_whose_connection_is_lost_while_it_waits_for_rights_writes_nothing() -> None:
@@ -254,7 +255,7 @@ def test_a_produce_whose_connection_is_lost_while_it_waits_for_rights_writes_not
         await asyncio.sleep(0.01)
         assert (log.next_offset, log.budget.bytes_used) == (0, 0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_heartbeat_waits_for_a_right_that_the_broker_has_not_heard_of() -> None:
@@ -285,7 +286,7 @@ def test_a_heartbeat_waits_for_a_right_that_the_broker_has_not_heard_of() -> Non
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_an_answer_that_cannot_be_encoded_gives_its_memory_back() -> None:
@@ -302,7 +303,7 @@ def test_an_answer_that_cannot_be_encoded_gives_its_memory_back() -> None:
         assert transport.is_ending
         assert released == [True]
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_requests_that_wait_for_others_cost_little_more_than_their_bytes() -> None:
@@ -328,7 +329,7 @@ def test_requests_that_wait_for_others_cost_little_more_than_their_bytes() -> No
             transport.abort()
             await asyncio.sleep(0.01)
 
-    assert asyncio.run(scenario()) < 2 * 20 * len(data) + (64 << 10)
+    assert run_virtually(scenario()) < 2 * 20 * len(data) + (64 << 10)
 
 
 def test_a_heartbeat_that_waits_for_nothing_is_answered_without_a_task() -> None:
@@ -344,7 +345,7 @@ def test_a_heartbeat_that_waits_for_nothing_is_answered_without_a_task() -> None
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_heartbeat_behind_a_request_that_waits_is_handled_after_it() -> None:
@@ -381,7 +382,7 @@ def test_a_heartbeat_behind_a_request_that_waits_is_handled_after_it() -> None:
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_heartbeat_that_has_to_wait_is_handled_in_its_turn() -> None:
@@ -403,7 +404,7 @@ def test_a_heartbeat_that_has_to_wait_is_handled_in_its_turn() -> None:
         transport.abort()
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_fault_of_a_handler_that_answers_at_once_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -416,5 +417,5 @@ def test_a_fault_of_a_handler_that_answers_at_once_closes_the_connection(caplog:
         assert transport.is_ending
         await asyncio.sleep(0)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
     assert "request failed" in caplog.text

@@ -40,7 +40,7 @@ from segments.records.batch import parse_header, split_batches
 from segments.records.columns import encode_records
 from tests.kit.gateway.broker_cluster import Cluster, broker_cluster
 from tests.kit.gateway.kafka_client import KafkaTestClient, kafka_client
-from tests.kit.gateway.small_broker import PATIENCE_S
+from tests.kit.gateway.small_broker import PATIENCE_S, until
 from tests.kit.segments.batches import TIMESTAMP_MS, batch_of, sequenced_batch
 
 pytestmark = pytest.mark.slow
@@ -217,10 +217,13 @@ def test_a_batch_behind_a_refused_one_is_refused_like_it_where_one_in_front_was_
             first, second, third = (produce(topic, sequenced_batch(given.producer_id, number, b"a")) for number in range(3))
             cluster.bucket.hold()
             client.send("Produce", 9, first)
-            await asyncio.sleep(0.02)  # it is appended, and waits for the bucket
+            await until(lambda: partitions.bounds(partition).end_offset == 1)  # it is appended, and waits for the bucket
             partitions.pause(partition)
             client.send("Produce", 9, second)
-            await asyncio.sleep(0.02)  # it is refused
+            kafka = cluster.brokers[0]._kafka
+            assert kafka is not None
+            [connection] = kafka.requests.open
+            await until(lambda: connection.refused_batches is not None)
             partitions.resume(partition)
             cluster.bucket.let_go()
             client.send("Produce", 9, third)
@@ -454,8 +457,7 @@ def test_a_client_that_hangs_up_does_not_stop_the_others(tmp_path: Path) -> None
             cluster.bucket.let_go()
             _, answer = await staying.receive("Produce", 9)
             assert answer.responses[0].partition_responses[0].error_code == 0
-            budget = cluster.brokers[0].log.budget
-            assert budget.bytes_used == 0, "all memory was given back"
+            await until(lambda: cluster.brokers[0].log.budget.bytes_used == 0)  # all memory was given back
 
     run(tmp_path, scenario)
 
@@ -469,7 +471,6 @@ def test_long_requests_are_received_as_they_fit_into_the_buffer(tmp_path: Path) 
             for number in range(100):
                 _, answer = await client.receive("Produce", 9)
                 assert answer.responses[0].partition_responses[0].base_offset == number
-            await asyncio.sleep(0)
-            assert cluster.brokers[0].log.budget.bytes_used == 0
+            await until(lambda: cluster.brokers[0].log.budget.bytes_used == 0)
 
     run(tmp_path, scenario)

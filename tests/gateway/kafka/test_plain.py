@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.kafka.access import authentication
 from gateway.kafka.access.authentication import FAILURE_DELAY_S, FAILURE_TEXT
 from gateway.kafka.protocol.hot_messages import MetadataRequestTopic
 from gateway.settings import GatewaySettings
@@ -212,19 +213,23 @@ def test_a_client_authenticates_again_as_the_same_principal_only(tmp_path: Path)
     with_kafka(tmp_path, scenario)
 
 
-def test_a_session_has_an_end_and_requests_after_it_close_the_connection(tmp_path: Path) -> None:
+def test_a_session_has_an_end_and_requests_after_it_close_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_s, now_s = 0.0, authentication._now_s
+    monkeypatch.setattr(authentication, "_now_s", lambda: now_s() + passed_s)
+
     async def scenario(guarded: Guarded) -> None:
+        nonlocal passed_s
         async with kafka_caller(guarded.broker) as client:
-            assert (await logged_in(client, ADMIN_KEY)).session_lifetime_ms == 300
+            assert (await logged_in(client, ADMIN_KEY)).session_lifetime_ms == 300_000
             assert (await client.ask("Metadata", 12, topics=[])).brokers
-            await asyncio.sleep(0.35)
-            assert (await logged_in(client, ADMIN_KEY)).session_lifetime_ms == 300
+            passed_s += 301
+            assert (await logged_in(client, ADMIN_KEY)).session_lifetime_ms == 300_000
             assert (await client.ask("Metadata", 12, topics=[])).brokers
-            await asyncio.sleep(0.35)
+            passed_s += 301
             client.send("Metadata", 12, topics=[])
             assert await client.is_closed()
 
-    with_kafka(tmp_path, scenario, kafka_session_ms_max=300)
+    with_kafka(tmp_path, scenario, kafka_session_ms_max=300_000)
 
 
 def test_a_key_that_was_revoked_ends_its_connection_at_the_next_request(tmp_path: Path) -> None:

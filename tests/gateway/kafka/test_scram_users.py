@@ -125,7 +125,7 @@ async def a_reader(guarded: Guarded, client: KafkaCaller) -> tuple[str, str]:
     client.send("Fetch", 12, max_wait_ms=60_000, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=topics)
     guard = guarded.broker.guard
     assert guard is not None
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not guard.lasting:  # noqa: ASYNC110  # the guard has no event for what only a test looks at
             await asyncio.sleep(0.01)
     return key.split("_")[1], acl_id

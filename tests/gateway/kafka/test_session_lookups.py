@@ -204,7 +204,7 @@ def test_records_that_are_too_few_are_waited_with_and_counted_with_those_of_othe
         assert sorted(number for number, each in answer.items() if has_records(each)) == [2, 5, 9]
         few = await consumer.fetch(dict.fromkeys((2, 9, 5), 1), wait_ms=100, min_bytes=size)
         assert few == {}
-        consumer.send(wait_ms=300, min_bytes=99 * size)
+        consumer.send(wait_ms=2_000, min_bytes=99 * size)
         await produce(broker, topic, 2)
         assert list(await consumer.receive()) == [2], "at the end of the wait, what there is"
 

@@ -7,14 +7,15 @@ import asyncio
 import pytest
 
 import tidelog
+from segments.concurrency import gather_all
 from tests.cluster.three_brokers import PATIENCE_S, ThreeBrokers, connected, ready, until
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 6
-# To each partition, one after the other, while the dead one's wait.
+# To each partition that has a leader, one after the other, while the dead one's wait.
 RECORDS = 5
 # On a busy machine the next leader may come sooner than that.
-ROUNDS = 4
+ROUNDS = 8
 
 
 async def all_led(log: tidelog.Client, topic: str, by: set[str]) -> list[str]:
@@ -35,6 +36,11 @@ async def read_on(reader: tidelog.Consumer, least: int) -> int:
     return count
 
 
+async def go_on(log: tidelog.Client, partition: int) -> None:
+    for _ in range(RECORDS):
+        await log.produce("living", "goes on", partition=partition)
+
+
 async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, reader: tidelog.Consumer) -> bool:
     """Whether the living answered, and were read, while what b2 led had no leader, which is killed, and started again."""
     leaders = await all_led(log, "living", set(cluster.brokers))
@@ -53,9 +59,7 @@ async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, rea
             return all(queue.way.awaits and queue.on_wire for queue in queues) or all(delivery.done for delivery in waiting)
 
         await until(are_forwarded)
-        for partition in living:
-            for _ in range(RECORDS):
-                await log.produce("living", "goes on", partition=partition)
+        await gather_all(go_on(log, partition) for partition in living)
         read = await read_on(reader, RECORDS * len(living))
         were_before = not any(delivery.done for delivery in waiting)
         async with asyncio.timeout(PATIENCE_S):

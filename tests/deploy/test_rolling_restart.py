@@ -61,7 +61,10 @@ async def _replace_all(first: list[RenderedPod], later: list[RenderedPod], histo
     async with connected(*addresses) as log:
         await log.topics.create(TOPIC, partitions=PARTITIONS)
     reader = SdkReader("reader", addresses, history)
-    producers = [SdkProducer(f"producer-{keyed}", addresses, history, keyed=keyed, per_second=50) for keyed in (True, False)]
+    producers = [
+        SdkProducer(f"producer-{keyed}", addresses, history, keyed=keyed, per_second=50, delivery_timeout_s=PATIENCE_S)
+        for keyed in (True, False)
+    ]
     enough = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(reader.run())

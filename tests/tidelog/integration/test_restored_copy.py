@@ -18,7 +18,7 @@ from tests.kit.forked_tidelog import ForkedBroker, run_tidelog
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def restored(bucket: Path, broker: ForkedBroker, *, exit_code: int = 0) -> dict[str, Any]:

@@ -19,16 +19,18 @@ from gateway.cluster.view import ClusterView
 from gateway.routing.follower_fetch import FollowerFetch
 from gateway.routing.forward_queue import NOT_LED
 from gateway.routing.leader_lookup import PAUSE_S_MAX, PAUSE_S_MIN, LeaderLookup
+from gateway.routing.peer_channels import Unreachable
+from gateway.routing.silent_leaders import SilentLeaders
 from gateway.telemetry.request_context import remaining_s
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable
-from metadata.model import Offset, SessionId
+from metadata.model import Offset
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
 # How long a fetch from several leaders waits for a silent one. It exceeds the duration of a read of the bucket.
 SLOW_LEADER_S: Final = 3.0
-# The same for a leader that did not answer the last fetch.
+# The same for a leader that did not answer in time before (silent_leaders.py).
 SILENT_LEADER_S: Final = 0.1
 
 Answer = FetchResult | TidelogError
@@ -56,6 +58,7 @@ class ClusterFetch:
         view: ClusterView,
         leaders: LeaderLookup,
         remote: FollowerFetch,
+        silence: SilentLeaders,
         *,
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
@@ -67,7 +70,7 @@ class ClusterFetch:
         self._remote = remote
         self._leader_wait_s = leader_wait_s
         self._is_hopeless = is_hopeless
-        self._silent: set[SessionId] = set()
+        self._silence = silence
 
     async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
         """Reads each target, as ReadPath.fetch. Returns once a leader has `bytes_min` bytes or a final error."""
@@ -108,7 +111,9 @@ class ClusterFetch:
                 probes.create_task(self._fetch_from(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
                 for leader, ats in parts
             }
-            prompt = [probe for probe, (leader, _) in running.items() if leader is None or leader.session not in self._silent]
+            prompt = [
+                probe for probe, (leader, _) in running.items() if leader is None or not self._silence.is_silent(leader.session)
+            ]
             if prompt:
                 await asyncio.wait(prompt, timeout=SLOW_LEADER_S)
             await asyncio.wait(running, timeout=SILENT_LEADER_S if prompt else SLOW_LEADER_S)
@@ -119,7 +124,7 @@ class ClusterFetch:
                     for at, answer in zip(ats, probe.result(), strict=True):
                         answers[at] = answer
                 if leader is not None:
-                    (self._silent.discard if probe.done() else self._silent.add)(leader.session)
+                    self._silence.note(leader.session, has_answered=_has_answered(probe))
         return answers
 
     async def _wait_at_leaders(
@@ -186,6 +191,10 @@ class ClusterFetch:
     def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[BrokerRegistration | None, list[int]]]:
         """Groups the indexes of the targets by leader."""
         return self._leaders.group_by_leader(ats, lambda at: targets[at].partition)
+
+
+def _has_answered(probe: asyncio.Task[list[Answer]]) -> bool:
+    return probe.done() and not probe.cancelled() and not any(isinstance(answer, Unreachable) for answer in probe.result())
 
 
 def fit_bytes(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:

@@ -88,6 +88,7 @@ class ClusterLog:
             view,
             self._leaders,
             self.follower_fetch,
+            self._silence,
             leader_wait_s=leader_wait_s,
             is_hopeless=lambda: forwarding.no_leader_reason() is not None,
         )

@@ -17,7 +17,7 @@ from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Unavailable
 from metadata.model import SessionId
 
-# How long a leader that did not answer in time counts as silent.
+# How long a leader that did not answer in time counts as silent: until then, a failover has most often replaced it.
 SILENT_S: Final = 10.0
 # How much longer a call may take at its time limit. After a stall of this process its timer fires before the answer is received.
 STALL_GRACE_S: Final = 0.1
@@ -46,15 +46,19 @@ class SilentLeaders:
                 finally:
                     timer.cancel()
         except TimeoutError:
-            self._note(leader.session)
+            self.note(leader.session, has_answered=False)
             raise Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer") from None
         except Unreachable:
-            self._note(leader.session)
+            self.note(leader.session, has_answered=False)
             raise
-        self._until_s.pop(leader.session, None)
+        self.note(leader.session, has_answered=True)
         return found
 
-    def _note(self, session: SessionId) -> None:
-        now_s = asyncio.get_running_loop().time()
-        self._until_s = {other: until_s for other, until_s in self._until_s.items() if until_s > now_s}
-        self._until_s[session] = now_s + SILENT_S
+    def note(self, session: SessionId, *, has_answered: bool) -> None:
+        """Notes whether a leader has answered in time. A silence that goes on does not begin again."""
+        if has_answered:
+            self._until_s.pop(session, None)
+        elif not self.is_silent(session):
+            now_s = asyncio.get_running_loop().time()
+            self._until_s = {other: until_s for other, until_s in self._until_s.items() if until_s > now_s}
+            self._until_s[session] = now_s + SILENT_S

@@ -11,6 +11,8 @@ from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_fetch import SILENT_LEADER_S, SLOW_LEADER_S, ClusterFetch
 from gateway.routing.follower_fetch import FollowerFetch
 from gateway.routing.leader_lookup import LeaderLookup
+from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, Unreachable
+from gateway.routing.silent_leaders import SILENT_S, SilentLeaders
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
@@ -33,6 +35,9 @@ class World:
         self.leaders: dict[TopicPartition, BrokerRegistration | None] = {ONE: B1, TWO: B2}
         self.has: dict[TopicPartition, FetchResult | TidelogError] = {ONE: EMPTY, TWO: EMPTY}
         self.frozen: set[str] = set()
+        self.unreachable: set[str] = set()
+        # How long each broker takes to answer, in seconds.
+        self.takes_s: dict[str, float] = {}
         self.calls: list[str] = []
         self._news = asyncio.Event()
         self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
@@ -50,6 +55,7 @@ class World:
             cast(ClusterView, view),
             leaders,
             cast(FollowerFetch, SimpleNamespace(fetch=self._at_peer)),
+            SilentLeaders(),
             leader_wait_s=LEADER_WAIT_S,
             is_hopeless=lambda: False,
         )
@@ -85,6 +91,10 @@ class World:
         self, leader: BrokerRegistration, named: Sequence[tuple[str, FetchTarget]], *, wait_ms_max: float, **_: object
     ) -> list[FetchResult | TidelogError]:
         self.calls.append(leader.broker_id)
+        await asyncio.sleep(self.takes_s.get(leader.broker_id, 0.0))
+        if leader.broker_id in self.unreachable:
+            await asyncio.sleep(CONNECT_TIMEOUT_S)
+            raise Unreachable("no connection")
         if leader.broker_id in self.frozen:
             await asyncio.sleep(10 + wait_ms_max / 1000)
             raise Unavailable("no answer")
@@ -172,6 +182,34 @@ def test_of_several_leaders_a_frozen_one_is_waited_for_once_and_then_hardly() ->
         world.frozen.clear()
         world.has[ONE] = FULL
         assert await world.fetched(ONE, TWO) == [FULL, FULL]
+
+    simulated(scenario)
+
+
+def test_a_leader_that_was_silent_once_and_is_slow_is_read_from_again() -> None:
+    async def scenario(world: World) -> None:
+        world.has |= {ONE: FULL, TWO: FULL}
+        world.frozen.add("b1")
+        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, FetchResult]
+        world.frozen.clear()
+        world.takes_s["b1"] = 5 * SILENT_LEADER_S
+        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, FetchResult]
+        await asyncio.sleep(SILENT_S)
+        for _ in range(3):
+            assert await world.fetched(ONE, TWO) == [FULL, FULL]
+
+    simulated(scenario)
+
+
+def test_of_several_leaders_one_that_can_not_be_reached_is_waited_for_once_and_then_hardly() -> None:
+    async def scenario(world: World) -> None:
+        world.unreachable.add("b1")
+        world.has[TWO] = FULL
+        assert kinds(await world.fetched(ONE, TWO)) == [Unreachable, FetchResult]
+        for _ in range(3):
+            assert await took_s(world.fetched(ONE, TWO)) <= SILENT_LEADER_S + 0.01
+        world.unreachable.clear()
+        assert kinds(await world.fetched(ONE, TWO)) == [FetchResult, FetchResult]
 
     simulated(scenario)
 

@@ -10,6 +10,7 @@ from gateway.error_codes import BodyTooSlow, NotAcceptable, UnsupportedMediaType
 from gateway.http.request import Disconnected, Message, Query, Request, request_id_of
 from metadata.errors import InvalidArgument, Throttled, TooLarge
 from segments.byte_budget import ByteBudget
+from tests.simulation.virtual_loop import run as run_virtually
 
 KNOWN = frozenset({"offset", "wait_ms", "acks", "timestamp"})
 
@@ -197,7 +198,7 @@ def test_a_body_that_stops_coming_is_cut() -> None:
         with pytest.raises(BodyTooSlow, match="only 2 bytes"):
             await request_with([b"ab", None]).body(None, length=4, bytes_max=10, timeout_s=0.01)
 
-    asyncio.run(scenario())
+    run_virtually(scenario())
 
 
 def test_a_client_that_hangs_up_in_its_body_is_noticed() -> None:

@@ -38,6 +38,7 @@ class Weather:
 
     async def blow(self) -> None:
         while self.is_bad:
+            received = len(self._broker.requests)
             await asyncio.sleep(self._chance.uniform(0, 0.02))
             match self._chance.choice(["restart", "stall", "grow", "calm", "calm"]):
                 case "restart":
@@ -51,6 +52,14 @@ class Weather:
                     stalled.set()
                 case "grow":
                     self._broker.topics["orders"].partition_count = min(6, self._broker.topics["orders"].partition_count + 1)
+            await self._a_request_after(received)
+
+    async def _a_request_after(self, received: int) -> None:
+        """Returns once more requests than `received` have come, so that faults are no more frequent where all is slow."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):  # no producer may have anything to send
+                while self.is_bad and len(self._broker.requests) <= received:  # noqa: ASYNC110  # the broker has no event for it
+                    await asyncio.sleep(0.001)
 
 
 class Worker:
@@ -100,7 +109,7 @@ def test_each_record_is_there_once_and_in_order_or_its_failure_was_reported(seed
             topic_age_ms_max=20,
             delivery_timeout_ms=25 if seed % 2 else 20_000,
         )
-        async with asyncio.timeout(60), tidelog.connect(broker.address, **settings) as log:
+        async with asyncio.timeout(240), tidelog.connect(broker.address, **settings) as log:
             impatient(log, connect_timeout_ms=200)
             weather = Weather(broker, chance)
             async with asyncio.TaskGroup() as tasks:

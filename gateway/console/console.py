@@ -49,9 +49,12 @@ if TYPE_CHECKING:
 COOKIE: Final = "tidelog_console"
 # Holds a sign-in at the OpenID provider. The browser sends it when the provider's page leads back, unlike the session's.
 FLOW_COOKIE: Final = "tidelog_console_sign_in"
+# Tells the sign-ins of readers from those of strangers. It gives no rights, and stays when a reader signs out.
+KNOWN_COOKIE: Final = "tidelog_console_known"
 STATIC: Final = Path(__file__).parent / "static"
-# How long a reader may take at the provider.
+# How long a reader may take at the provider, and how long a browser is known.
 FLOW_AGE_S: Final = 600
+KNOWN_AGE_S: Final = 90 * 86_400
 # Bounds of a posted form.
 FORM_BYTES_MAX: Final = 2 << 20
 FORM_TIMEOUT_S: Final = 10.0
@@ -139,6 +142,8 @@ class Console:
             is_fragment=request.headers.get(b"hx-request") == b"true",
             signed_in=bool(session.credentials),
             flow=_cookie(request.headers.get(b"cookie", b""), FLOW_COOKIE),
+            known=_cookie(request.headers.get(b"cookie", b""), KNOWN_COOKIE),
+            address=(scope.get("client") or ("",))[0],
             shows_values=self._shows_values,
         )
         try:
@@ -205,7 +210,9 @@ class Console:
             if answer.session is not None or answer.ends_session:
                 headers.append(self._set_cookie(scope, answer.session))
             if answer.flow is not None:
-                headers.append(_flow_cookie(scope, answer.flow))
+                headers.append(_oidc_cookie(scope, FLOW_COOKIE, answer.flow, age_s=FLOW_AGE_S if answer.flow else 0))
+            if answer.known is not None:
+                headers.append(_oidc_cookie(scope, KNOWN_COOKIE, answer.known, age_s=KNOWN_AGE_S))
             await request.answer(303, b"", [*headers, (b"location", answer.location.encode("ascii"))])
             return
         if new is not None:
@@ -251,11 +258,10 @@ def _explanation_of(error: ApiRefused) -> str:
     return link("access", "explain", **about, name=str(error.problem.get("name", ""))) if all(about.values()) else ""
 
 
-def _flow_cookie(scope: Scope, value: str) -> tuple[bytes, bytes]:
+def _oidc_cookie(scope: Scope, name: str, value: str, *, age_s: int) -> tuple[bytes, bytes]:
     """Lax: the browser sends it with the navigation from the provider's page."""
     secure = "; Secure" if scope.get("scheme") == "https" else ""
-    age_s = FLOW_AGE_S if value else 0
-    text = f"{FLOW_COOKIE}={value}; Path={ROOT}/oidc; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}"
+    text = f"{name}={value}; Path={ROOT}/oidc; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode("ascii")
 
 
@@ -274,7 +280,12 @@ def _oidc(settings: GatewaySettings, issuer: str, secret: Secret) -> OidcSignIn 
     client = OidcClient(
         issuer, settings.console_oidc_client_id, client_secret, settings.console_oidc_redirect, settings.console_oidc_scope
     )
-    return OidcSignIn(client, CookieSealer(secret, secrets.token_bytes, purpose=b"tidelog console sign-in"), secrets.token_bytes)
+    return OidcSignIn(
+        client,
+        CookieSealer(secret, secrets.token_bytes, purpose=b"tidelog console sign-in"),
+        secrets.token_bytes,
+        known=CookieSealer(secret, secrets.token_bytes, purpose=b"tidelog console known reader"),
+    )
 
 
 def _comes_from_elsewhere(request: Request) -> bool:

@@ -9,7 +9,8 @@ checked without its signature (OpenID Connect Core 1.0, section 3.1.3.7, point 6
 
 Invariants: a code is exchanged only for the browser that began the flow. The broker keeps nothing of a flow. At most
 ANSWER_BYTES_MAX of an answer are read, and no redirect of the provider is followed. Anyone may begin a flow and present its state
-any number of times: the broker has at most EXCHANGES_MAX connections to the token endpoint, and one for the discovery.
+any number of times: the broker has at most EXCHANGES_MAX connections to the token endpoint, of which strangers never take all
+(exchange_slots.py), and one for the discovery.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import jwt
 import msgspec
 
 from gateway.access.oidc import ANSWER_BYTES_MAX, ANSWER_TIMEOUT_S, LEEWAY_S, fetch_url, is_safe_url
+from gateway.console.exchange_slots import AllTaken, ExchangeSlots
 from gateway.console.page import link
 from gateway.console.session_cookie import CookieSealer
 from metadata.secret import Secret
@@ -37,8 +39,8 @@ FLOW_MS: Final = 600_000
 ENDPOINTS_AGE_S: Final = 600.0
 # How long a failed discovery is remembered: until then sign-ins are refused without asking the provider.
 FAILURE_AGE_S: Final = 15.0
-# How many codes are exchanged at the same time; each holds a connection for ANSWER_TIMEOUT_S at most.
-EXCHANGES_MAX: Final = 16
+# How long a browser is known after a sign-in.
+KNOWN_MS: Final = 90 * 86_400_000
 _RANDOM_BYTES: Final = 32
 _TEXT_CHARACTERS_MAX: Final = 200
 
@@ -72,6 +74,17 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
         return f"Flow(expires_at_ms={self.expires_at_ms})"
 
 
+class KnownReader(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds what the cookie of a browser says in which a reader has signed in. It gives no rights."""
+
+    # Names the reader without revealing who it is.
+    reader: str
+    expires_at_ms: int
+
+    def __repr__(self) -> str:
+        return f"KnownReader(expires_at_ms={self.expires_at_ms})"
+
+
 class OidcClient(NamedTuple):
     """Names this console at the provider."""
 
@@ -90,6 +103,8 @@ class Tokens(NamedTuple):
     id_token: str
     # Empty where there is none.
     access_token: str
+    # The reader, as the provider names it.
+    subject: str = ""
 
 
 class _Endpoints(NamedTuple):
@@ -163,16 +178,18 @@ class OidcSignIn:
         sealer: CookieSealer,
         random_bytes: Callable[[int], bytes],
         *,
+        known: CookieSealer,
         fetch: Callable[[str], Awaitable[bytes]] = fetch_url,
         post: Post | None = None,
     ) -> None:
-        """`fetch` and `post` ask the provider; tests pass their own."""
+        """`known` seals the cookies of known readers. `fetch` and `post` ask the provider; tests pass their own."""
         self._client = client
         self._sealer = sealer
         self._random_bytes = random_bytes
         self._discovery = _Discovery(client.issuer, fetch)
         self._post = post or post_form
-        self._exchanges = asyncio.Semaphore(EXCHANGES_MAX)
+        self._known = known
+        self._slots = ExchangeSlots()
 
     async def begin(self, next_page: str, *, now_ms: int) -> tuple[str, str]:
         """Returns the address at the provider, and the value of the cookie. Raises SignInRefused.
@@ -203,8 +220,18 @@ class OidcSignIn:
         """Returns the flow of a cookie; None for one that is not of this cluster, or took too long."""
         return self._sealer.open(cookie, Flow, now_ms=now_ms)
 
-    async def end(self, flow: Flow, query: Mapping[str, str]) -> Tokens:
-        """Exchanges the code of the provider's answer. Raises SignInRefused."""
+    def known_reader(self, cookie: str, *, now_ms: int) -> str:
+        """Returns the reader who has signed in at this browser; empty where none has."""
+        held = self._known.open(cookie, KnownReader, now_ms=now_ms)
+        return held.reader if held is not None else ""
+
+    def known_cookie(self, tokens: Tokens, *, now_ms: int) -> str:
+        """Returns the cookie of a browser in which the reader of these tokens has signed in."""
+        reader = hashlib.sha256(tokens.subject.encode()).hexdigest()[:32]
+        return self._known.seal(KnownReader(reader=reader, expires_at_ms=now_ms + KNOWN_MS))
+
+    async def end(self, flow: Flow, query: Mapping[str, str], *, address: str = "", reader: str = "") -> Tokens:
+        """Exchanges the code of the provider's answer for the reader of `known_reader`, at `address`. Raises SignInRefused."""
         if not hmac.compare_digest(query.get("state", "").encode(), flow.state.encode()):
             raise SignInRefused("The answer of the provider belongs to another sign-in. Sign in again.")
         if query.get("iss", self._client.issuer) != self._client.issuer:
@@ -214,16 +241,17 @@ class OidcSignIn:
             raise SignInRefused(f"The provider refused the sign-in: {said[:_TEXT_CHARACTERS_MAX]}")
         if not (code := query.get("code", "")):
             raise SignInRefused("The provider's answer holds no code.")
-        answer = await self._exchanged(code, flow)
+        answer = await self._exchanged(code, flow, address, reader)
         id_token, access_token = answer.get("id_token"), answer.get("access_token")
         if not isinstance(id_token, str):
             raise SignInRefused("The provider issued no ID token. The setting console_oidc_scope must hold openid.")
-        self._check_id_token(id_token, flow)
-        return Tokens(id_token, access_token if isinstance(access_token, str) else "")
+        subject = self._checked_subject(id_token, flow)
+        return Tokens(id_token, access_token if isinstance(access_token, str) else "", subject)
 
-    def _check_id_token(self, id_token: str, flow: Flow) -> None:
+    def _checked_subject(self, id_token: str, flow: Flow) -> str:
+        """Returns the reader of an ID token of this flow. Raises SignInRefused."""
         try:
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 id_token,
                 options={"verify_signature": False, "verify_exp": True, "verify_aud": True, "verify_iss": True, "require": ["exp"]},
                 audience=self._client.client_id,
@@ -235,8 +263,9 @@ class OidcSignIn:
         nonce = claims.get("nonce")
         if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), flow.nonce.encode()):
             raise SignInRefused("The ID token of the provider belongs to another sign-in. Sign in again.")
+        return str(claims.get("sub", ""))
 
-    async def _exchanged(self, code: str, flow: Flow) -> dict[str, Any]:
+    async def _exchanged(self, code: str, flow: Flow, address: str, reader: str) -> dict[str, Any]:
         client = self._client
         form = {
             "grant_type": "authorization_code",
@@ -250,12 +279,13 @@ class OidcSignIn:
             pair = f"{quote(client.client_id, safe='')}:{quote(client.secret.reveal(), safe='')}"
             headers["authorization"] = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
         endpoints = await self._discovery.endpoints()
-        if self._exchanges.locked():
-            raise SignInRefused(BUSY, status=503)
         try:
-            async with self._exchanges, asyncio.timeout(ANSWER_TIMEOUT_S):
-                status, body = await self._post(endpoints.token, form, headers)
+            with self._slots.taken(address=address, reader=reader):
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    status, body = await self._post(endpoints.token, form, headers)
             answer = msgspec.json.decode(body)
+        except AllTaken:
+            raise SignInRefused(BUSY, status=503) from None
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, RecursionError):
             raise SignInRefused("The provider's token endpoint did not answer, or not in JSON.") from None
         if status != 200 or not isinstance(answer, dict):

@@ -37,6 +37,10 @@ class View:
     signed_in: bool = False
     # The cookie of a sign-in at the OpenID provider; empty without one.
     flow: str = ""
+    # The cookie of a browser in which a reader has signed in at the OpenID provider; empty without one.
+    known: str = ""
+    # The address of the reader, or of the proxy in front of the broker.
+    address: str = ""
     # Whether pages show keys, values and headers of records.
     shows_values: bool = True
 
@@ -58,13 +62,15 @@ class Rendered:
 class Redirect:
     """Sends the reader to another page. `session` replaces the one in the cookie; `ends_session` removes it.
 
-    `flow` is the cookie of a sign-in at the OpenID provider; empty: it is removed; None: it stays.
+    `flow` is the cookie of a sign-in at the OpenID provider; empty: it is removed; None: it stays. `known` is the cookie of a
+    browser in which a reader has signed in there; None: it stays.
     """
 
     location: str
     session: Session | None = None
     ends_session: bool = False
     flow: str | None = None
+    known: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

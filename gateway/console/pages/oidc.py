@@ -32,10 +32,13 @@ def oidc_routes(routes: Routes, sign_in: OidcSignIn, new_session: Callable[[str]
         if flow is None:
             return _refused(SignInRefused("The sign-in took too long, or was begun in another browser. Sign in again."))
         try:
-            credentials = await _accepted(view, await sign_in.end(flow, view.query))
+            reader = sign_in.known_reader(view.known, now_ms=now_ms())
+            tokens = await sign_in.end(flow, view.query, address=view.address, reader=reader)
+            credentials = await _accepted(view, tokens)
         except SignInRefused as error:
             return _refused(error, next_=flow.next)
-        return Redirect(flow.next, session=new_session(credentials), flow="")
+        known = sign_in.known_cookie(tokens, now_ms=now_ms())
+        return Redirect(flow.next, session=new_session(credentials), flow="", known=known)
 
     routes.add("GET", "oidc/start", start)
     routes.add("GET", "oidc/callback", callback)

@@ -215,12 +215,31 @@ def test_a_long_address_of_the_next_page_still_begins_a_sign_in(tmp_path: Path) 
 def test_more_exchanges_than_the_broker_makes_at_a_time_are_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gateway.console.oidc_sign_in.EXCHANGES_MAX", 0)
+    monkeypatch.setattr("gateway.console.exchange_slots.EXCHANGES_MAX", 0)
 
     async def scenario(broker: Guarded, provider: OidcProvider) -> None:
         answer = await Browser(broker).signed_in()
         assert answer.status == 503
         assert "Load this page again in a few seconds" in alert(answer)
+
+    with_provider(tmp_path, scenario)
+
+
+def test_a_browser_in_which_a_reader_has_signed_in_is_let_in_where_unknown_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(broker: Guarded, provider: OidcProvider) -> None:
+        known, other = Browser(broker), Browser(broker)
+        answer = await known.signed_in()
+        assert answer.status == 303
+        assert {"tidelog_console_known"} <= known.cookies.keys()
+        assert provider.subject not in known.cookies["tidelog_console_known"]
+        monkeypatch.setattr("gateway.console.exchange_slots.UNKNOWN_MAX", 0)
+        assert (await other.signed_in()).status == 503
+        assert (await known.signed_in()).status == 303
+        assert (await other.get("/console/topics")).status == 303, "the cookie alone is no session"
+        other.cookies = {"tidelog_console_known": known.cookies["tidelog_console_known"]}
+        assert (await other.get("/console/topics")).headers["location"].startswith("/console/sign-in")
 
     with_provider(tmp_path, scenario)
 

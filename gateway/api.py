@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # so that this module loads none of them
     from gateway.access.admin import AccessAdmin
     from gateway.access.guard import AccessGuard
     from gateway.groups.admin.admin import GroupAdmin
+    from gateway.groups.admin.lag_history import LagHistory
     from gateway.groups.coordinator import GroupCoordinator
     from gateway.groups.router import GroupRouter
     from gateway.telemetry.registry import MetricsRegistry
@@ -142,6 +143,11 @@ class BrokerApi(Protocol):
     @property
     def group_operations(self) -> GroupAdmin:
         """The operators' calls about the consumer groups of the whole cluster."""
+        ...
+
+    @property
+    def lag_history(self) -> LagHistory:
+        """The lag of consumer groups over the last hour."""
         ...
 
     @property

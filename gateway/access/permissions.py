@@ -99,6 +99,7 @@ HTTP_CALLS: Final[dict[tuple[str, str], RequiredAccess]] = {
     ("GET", "/v1/groups"): _AUTHENTICATED,  # the answer lists those that the caller may describe
     ("GET", _GROUP): RequiredAccess(group="describe"),
     ("DELETE", _GROUP): _GROUP_ADMIN,
+    ("GET", f"{_GROUP}/lag-history"): RequiredAccess(group="describe"),  # the answer has the topics that the caller may describe
     ("POST", f"{_GROUP}/seek"): _GROUP_ADMIN,
     ("GET", f"{_GROUP}/offsets"): RequiredAccess(group="describe", topic="describe"),
     ("POST", f"{_GROUP}/offsets"): _MEMBER,
@@ -162,6 +163,7 @@ GRPC_CALLS: Final[dict[str, RequiredAccess]] = {
     f"{_GROUPS}DeleteOffsets": _GROUP_ADMIN,
     f"{_GROUPS}SeekGroup": _GROUP_ADMIN,
     f"{_GROUPS}SeenBrokers": RequiredAccess(peer=True),
+    f"{_GROUPS}ListLagSamples": RequiredAccess(peer=True),
     f"{_ACCESS}CreateKey": _CLUSTER_ADMIN,
     f"{_ACCESS}ListKeys": _CLUSTER_LIST,
     f"{_ACCESS}RevokeKey": _CLUSTER_ADMIN,
@@ -244,6 +246,7 @@ FORWARDED_CALLS: Final = frozenset(
         f"{_GROUPS}DeleteOffsets",
         f"{_GROUPS}SeekGroup",
         f"{_GROUPS}SeenBrokers",
+        f"{_GROUPS}ListLagSamples",
     }
 )
 

@@ -222,6 +222,7 @@ class Broker:
         self.groups = self._groups.routed
         self.coordinated_groups = self._groups.coordinated
         self.group_operations = self._groups.operations
+        self.lag_history = self._groups.lag_history
         self.usage = UsageService(
             bucket,
             metered.meter,

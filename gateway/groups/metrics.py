@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
@@ -69,6 +69,8 @@ class GroupMetricsSnapshot(NamedTuple):
 
     groups: Mapping[str, GroupSnapshot] = {}
     partitions: Sequence[GroupPartitionSnapshot] = ()
+    # Groups with a partition whose end is not known: the lag of the others is less than that of the group.
+    partial: Set[str] = frozenset()
     # Time of the refresh, in seconds since 1970.
     at_s: float = 0.0
 
@@ -110,6 +112,11 @@ class GroupMetrics:
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._timestamps: dict[RecordPosition, int | None] = {}
         self._turn = 0
+        self._subscribers: list[Callable[[GroupMetricsSnapshot], Awaitable[None]]] = []
+
+    def subscribe(self, refreshed: Callable[[GroupMetricsSnapshot], Awaitable[None]]) -> None:
+        """Adds a callback for each refresh. It must not raise."""
+        self._subscribers.append(refreshed)
 
     async def visit(self, name: str, group: Group) -> None:
         """Takes in a group as the store holds it."""
@@ -140,11 +147,17 @@ class GroupMetrics:
         await self._read_timestamps(unread.values())
         now_ms = self._now_ms()
         partitions: list[GroupPartitionSnapshot] = []
+        partial: set[str] = set()
         yielder = LoopYielder()
         for name, its in by_group.items():
-            partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
+            rows = [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
+            partitions += rows
+            if len(rows) < len(its):
+                partial.add(name)
             await yielder.step()
-        self.snapshot = GroupMetricsSnapshot(groups, partitions, now_ms / 1000)
+        self.snapshot = GroupMetricsSnapshot(groups, partitions, partial, now_ms / 1000)
+        for refreshed in self._subscribers:
+            await refreshed(self.snapshot)
 
     def _keep_only(self, names: Collection[str]) -> None:
         for held in (self._seen, self._owned):

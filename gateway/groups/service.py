@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.groups.admin.admin import GroupAdmin
+from gateway.groups.admin.lag_history import LagHistory
 from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.admin.topic_readers import TopicReaders
 from gateway.groups.coordinator import GroupCoordinator
@@ -81,8 +82,6 @@ class GroupService:
             rights=rights,
         )
         self.routed = GroupRouter(self.coordinated, coordinators, topics, peers, self.view)
-        here = LocalGroupAdmin(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
-        self.operations = GroupAdmin(store, layout, self.routed, here, TopicReaders(store, layout, log, topics))
         self._upkeep = GroupMaintenance(
             store,
             layout,
@@ -95,6 +94,18 @@ class GroupService:
             expires_ms=expires_ms,
         )
         self._upkeep.register(metrics)
+        here = LocalGroupAdmin(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
+        self.operations = GroupAdmin(store, layout, self.routed, here, TopicReaders(store, layout, log, topics))
+        self.figures = self._upkeep.figures
+        self.lag_history = LagHistory(
+            self.figures,
+            self.operations.describe,
+            peers,
+            lambda: seen.brokers.values(),
+            broker_id=broker_id,
+            interval_ms=settings.group_metrics_interval_ms,
+            now_ms=now_ms,
+        )
         self.view.subscribe(self.coordinated.proven)
         coordinators.subscribe(self.coordinated.brokers_changed)
         coordinators.subscribe(self._upkeep.brokers_changed)

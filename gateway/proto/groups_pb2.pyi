@@ -537,3 +537,57 @@ class SeenBrokersResponse(_message.Message):
     revision: int
     proven_ms_ago: int
     def __init__(self, brokers: _Optional[_Iterable[_Union[SeenBroker, _Mapping]]] = ..., revision: _Optional[int] = ..., proven_ms_ago: _Optional[int] = ...) -> None: ...
+
+class WatchedGroup(_message.Message):
+    __slots__ = ("group", "requested_ms_ago", "store_id", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    requested_ms_ago: int
+    store_id: str
+    after: int
+    def __init__(self, group: _Optional[str] = ..., requested_ms_ago: _Optional[int] = ..., store_id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class ListLagSamplesRequest(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[WatchedGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[WatchedGroup, _Mapping]]] = ...) -> None: ...
+
+class TopicLagSamples(_message.Message):
+    __slots__ = ("topic", "lag_records", "lag_seconds")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    lag_records: _containers.RepeatedScalarFieldContainer[int]
+    lag_seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, topic: _Optional[str] = ..., lag_records: _Optional[_Iterable[int]] = ..., lag_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class GroupLagSamples(_message.Message):
+    __slots__ = ("group", "last", "at_ms", "lag_records", "lag_seconds", "topics", "topics_left_out")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    LAG_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    last: int
+    at_ms: _containers.RepeatedScalarFieldContainer[int]
+    lag_records: _containers.RepeatedScalarFieldContainer[int]
+    lag_seconds: _containers.RepeatedScalarFieldContainer[float]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicLagSamples]
+    topics_left_out: int
+    def __init__(self, group: _Optional[str] = ..., last: _Optional[int] = ..., at_ms: _Optional[_Iterable[int]] = ..., lag_records: _Optional[_Iterable[int]] = ..., lag_seconds: _Optional[_Iterable[float]] = ..., topics: _Optional[_Iterable[_Union[TopicLagSamples, _Mapping]]] = ..., topics_left_out: _Optional[int] = ...) -> None: ...
+
+class ListLagSamplesResponse(_message.Message):
+    __slots__ = ("store_id", "groups")
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    store_id: str
+    groups: _containers.RepeatedCompositeFieldContainer[GroupLagSamples]
+    def __init__(self, store_id: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupLagSamples, _Mapping]]] = ...) -> None: ...

@@ -106,6 +106,11 @@ class GroupsStub:
                 request_serializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.FromString,
                 _registered_method=True)
+        self.ListLagSamples = channel.unary_unary(
+                '/tidelog.v1.Groups/ListLagSamples',
+                request_serializer=gateway_dot_proto_dot_groups__pb2.ListLagSamplesRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_groups__pb2.ListLagSamplesResponse.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -204,6 +209,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLagSamples(self, request, context):
+        """From one broker to another: the lag of groups that somebody looks at, over the last hour.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -276,6 +288,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.SeenBrokers,
                     request_deserializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.SerializeToString,
+            ),
+            'ListLagSamples': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLagSamples,
+                    request_deserializer=gateway_dot_proto_dot_groups__pb2.ListLagSamplesRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_groups__pb2.ListLagSamplesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -658,6 +675,33 @@ class Groups:
             '/tidelog.v1.Groups/SeenBrokers',
             gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.SerializeToString,
             gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLagSamples(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Groups/ListLagSamples',
+            gateway_dot_proto_dot_groups__pb2.ListLagSamplesRequest.SerializeToString,
+            gateway_dot_proto_dot_groups__pb2.ListLagSamplesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,6 +75,7 @@ class GroupsService:
             "OffsetCommit": unary_in_context(groups_pb2.OffsetCommitRequest, self.commit),
             "OffsetFetch": unary_in_context(groups_pb2.OffsetFetchRequest, self.fetch_offsets),
             SEEN_BROKERS: unary(groups_pb2.SeenBrokersRequest, self.seen_brokers),
+            "ListLagSamples": unary(groups_pb2.ListLagSamplesRequest, self.list_lag_samples),
         }
 
     async def find_coordinator(self, request: groups_pb2.FindCoordinatorRequest) -> Message:
@@ -270,6 +271,10 @@ class GroupsService:
         """Answers brokers that cannot reach the metadata store."""
         here = self._broker.groups.view.here
         return wire.seen_brokers(here.revisions, here.revision, here.proven_s_ago)
+
+    async def list_lag_samples(self, request: groups_pb2.ListLagSamplesRequest) -> Message:
+        """Answers brokers whose clients look at the lag of groups."""
+        return await self._broker.lag_history.answer(request)
 
     # ── here, or at the coordinator ─────────────────────────────────────────────────────────────────────────────────────
 

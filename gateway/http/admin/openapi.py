@@ -38,6 +38,7 @@ _ANSWERS: Final = {
     bodies.SeekAnswer: "The offsets before and after the seek",
     bodies.GroupPageAnswer: "A page of groups",
     bodies.GroupAnswer: "The group",
+    bodies.LagHistoryAnswer: "The lag of the group over the last hour",
     HealthAnswer: "The state of the broker",
     ClusterAnswer: "The cluster",
     BrokersAnswer: "The brokers",

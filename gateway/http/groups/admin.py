@@ -18,11 +18,13 @@ from gateway.http.groups.bodies import (
     GroupAnswer,
     GroupPageAnswer,
     LagAnswer,
+    LagHistoryAnswer,
     ListedAnswer,
     MovedAnswer,
     Seek,
     SeekAnswer,
     SeekPoint,
+    TopicLagAnswer,
     TopicPart,
 )
 from gateway.http.groups.request import GroupRequest
@@ -63,6 +65,26 @@ class HttpGroupAdmin:
         found = await retry_coordinator(lambda: self._broker.group_operations.describe(request))
         members = [_member(member, found.protocol_type) for member in found.members]
         await call.answer(value_of(found, GroupAnswer, members=members, lags=await map_yielding(_lag, found.lags)))
+
+    async def lag_history(self, call: GroupRequest) -> None:
+        call.query()
+        call.refuse_body()
+        history = self._broker.lag_history
+        found = await retry_coordinator(lambda: history.read(call.group))
+        lag = found.history
+        await call.answer(
+            LagHistoryAnswer(
+                group=call.group,
+                interval_ms=history.interval_ms,
+                age_ms=found.age_ms,
+                at_ms=lag.at_ms,
+                lag_records=lag.records,
+                lag_seconds=lag.seconds,
+                topics=[TopicLagAnswer(each.topic, each.records, each.seconds) for each in lag.topics],
+                topics_left_out=lag.topics_left_out,
+                silent_brokers=dict(found.silent),
+            )
+        )
 
     async def delete(self, call: GroupRequest) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False

@@ -5,7 +5,7 @@ Invariant: values that every coordinator would refuse fail already at decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -271,6 +271,30 @@ class GroupAnswer(Struct, frozen=True):
     lag_seconds: Annotated[float, Meta(description="The largest of all partitions.")]
     members: list[DescribedMember]
     lags: list[LagAnswer]
+
+
+class TopicLagAnswer(Struct, frozen=True):
+    """Holds the lag of a group in one topic over the last hour, one element for each sample."""
+
+    topic: str
+    lag_records: Annotated[Sequence[int | None], Meta(description="null: the group had no partition of the topic then.")]
+    lag_seconds: Annotated[Sequence[float | None], Meta(description="null: unknown.")]
+
+
+class LagHistoryAnswer(Struct, frozen=True):
+    """Holds the lag of a group over the last hour, one element for each sample, the newest last."""
+
+    group: str
+    interval_ms: Annotated[
+        int, Meta(description="From one sample to the next while somebody looks. A longer gap means: not known.")
+    ]
+    age_ms: Annotated[int | None, Meta(description="Age of the newest sample; null without one.")]
+    at_ms: Annotated[Sequence[int], Meta(description="When the samples were taken.")]
+    lag_records: Annotated[Sequence[int], Meta(description="The sum over all partitions.")]
+    lag_seconds: Annotated[Sequence[float | None], Meta(description="The largest of all partitions; null: unknown.")]
+    topics: Annotated[list[TopicLagAnswer], Meta(description="Twenty topics at most, those that were most behind first.")]
+    topics_left_out: Annotated[int, Meta(description="Further topics; their lag is in that of the group.")]
+    silent_brokers: Annotated[dict[str, str], Meta(description="Brokers that did not answer, each with the reason.")]
 
 
 def assigned_topics(partitions: Iterable[tuple[str, int]]) -> list[AssignedTopic]:

@@ -2,6 +2,7 @@
 
     /v1/groups                                      GET                lists groups                          ┐
     /v1/groups/{g}                                  GET DELETE         state and lag; deletes the group      │ admin.py
+    /v1/groups/{g}/lag-history                      GET                lag over the last hour                │
     /v1/groups/{g}/seek                             POST               moves committed offsets               ┘
     /v1/groups/{g}/members                          POST               joins, and waits for the assignment   ┐
     /v1/groups/{g}/members/{m}                      DELETE             leaves                                │ members.py
@@ -59,6 +60,8 @@ class HttpGroups:
                 return {"POST": self._members.join}
             case [_, "offsets"]:
                 return {"GET": self._offsets.list_offsets, "POST": self._offsets.commit_by_hand, "DELETE": self._offsets.delete}
+            case [_, "lag-history"]:
+                return {"GET": self._admin.lag_history}
             case [_, "seek"]:
                 return {"POST": self._admin.seek}
             case [_, "members", _]:

@@ -88,6 +88,7 @@ REQUESTS: dict[str, Any] = {
     f"{_GROUPS}DeleteOffsets": groups_pb2.DeleteOffsetsRequest(group=GROUP, topics=[_NAMED]),
     f"{_GROUPS}SeekGroup": groups_pb2.SeekGroupRequest(group=GROUP, topics=[_NAMED], earliest=True),
     f"{_GROUPS}SeenBrokers": groups_pb2.SeenBrokersRequest(),
+    f"{_GROUPS}ListLagSamples": groups_pb2.ListLagSamplesRequest(groups=[groups_pb2.WatchedGroup(group=GROUP)]),
     f"{_ACCESS}CreateKey": admin_pb2.CreateKeyRequest(principal="intruder"),
     f"{_ACCESS}ListKeys": admin_pb2.ListKeysRequest(),
     f"{_ACCESS}RevokeKey": admin_pb2.RevokeKeyRequest(key_id="ad" * 8),

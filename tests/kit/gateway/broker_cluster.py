@@ -20,6 +20,7 @@ from gateway.net.ports import reserve_ports
 from gateway.net.tls.settings import TlsSettings
 from gateway.process.broker_process import tls_files
 from gateway.settings import BrokerSettings, GatewaySettings
+from metadata.groups.settings import GroupSettings
 from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import KeyLayout
@@ -69,6 +70,7 @@ async def broker_cluster(
     tls: TlsSettings | None = None,
     access: AccessSettings | Sequence[AccessSettings] | None = None,
     kafka: str = "",
+    groups: GroupSettings | None = None,
 ) -> AsyncIterator[Cluster]:
     """`racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other.
     `kafka`: the setting of that name, for each broker."""
@@ -91,6 +93,7 @@ async def broker_cluster(
                     grpc="127.0.0.1:0",
                     broker_id=f"broker-{number}",
                     segments=segments,
+                    groups=groups or GroupSettings(),
                     gateway=replace(patient(gateway), topic_ready_timeout_ms=round(PATIENCE_S * 1000)),
                     tls=tls or TlsSettings(),
                     access=access[number] if isinstance(access, Sequence) else access or AccessSettings(),

@@ -148,6 +148,8 @@ class SmallBroker:
         self.tracing: Tracer | None = None
         self.guard = None
         self.access = AccessAdmin(AccessRegistry(metadata), None)
+        # Added to the clock of the groups by a test.
+        self.passed_ms = 0
         numbers = itertools.count(1)
         parts = GroupService(
             metadata,
@@ -161,11 +163,11 @@ class SmallBroker:
             broker_id=self.broker_id,
             session=lambda: self.session,
             is_stopping=lambda: False,
-            now_ms=lambda: NOW_MS,
+            now_ms=lambda: NOW_MS + self.passed_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
         )
         self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
-        self.group_view = parts.view
+        self.group_view, self.group_figures, self.lag_history = parts.view, parts.figures, parts.lag_history
         self.check_stores = StoreChecks(store, metadata, KeyLayout(), None, now_ms=lambda: NOW_MS).check
         self.usage = UsageService(
             metered,

@@ -476,7 +476,7 @@ def test_the_openapi_document_is_valid_and_lists_every_route(tmp_path: Path) -> 
         status = HttpStatus(broker)
         assert all(status.handler(path.removeprefix("/")) for _, path in asked_often)
         groups = HttpGroups(broker, InterruptibleWaits(), ResponseBudget(broker.settings, InterruptibleWaits()))
-        assert len(of_groups) == 12
+        assert len(of_groups) == 13
         for method, path in of_groups:
             assert method in groups.routes(path.split("/")[3:]), path
         operations = [operation for methods in document["paths"].values() for operation in methods.values()]

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from gateway.concurrency.offload import BoundedExecutor, OnePerLoopTurn
 from gateway.console.api_client import ApiClient, ApiRefused, QueryValue
 from gateway.console.record_view import RawRecord, RecordFilter, raw_record
 
@@ -29,6 +30,8 @@ STEP_BYTES: Final = 1 << 20
 # Partitions that are read at the same time, and the most of one page.
 PARTITIONS_AT_ONCE: Final = 8
 PARTITIONS_MAX: Final = 200
+# More records than these take milliseconds to be merged.
+MERGED_AT_ONCE: Final = 2_000
 
 
 class Start(NamedTuple):
@@ -82,6 +85,9 @@ class RecordSearch:
         self._topic = topic
         self._wanted = wanted
         self._budget = _Budget(clock)
+        self._threads = BoundedExecutor(1)
+        # Partitions that are read at the same time would otherwise be read and decoded in one turn of the event loop.
+        self._turn = OnePerLoopTurn()
 
     async def newest(self, partitions: Sequence[int], *, count: int, below: dict[int, int] | None = None) -> Found:
         """Returns the `count` newest matches, newest first. `below`: by partition, the offset to look below."""
@@ -90,8 +96,7 @@ class RecordSearch:
             return await self._backward(partition, count, None if below is None else below[partition])
 
         found = await self._of_all([each for each in partitions if below is None or each in below], read)
-        merged = _merged(found.records, count, newest_first=True)
-        return found._replace(records=merged, go_on=_older(found.go_on, merged, found.records))
+        return await self._merging(found, lambda: _newest_of(found, count))
 
     async def onward(self, partitions: Sequence[int], start: Start, *, count: int, from_: dict[int, int] | None = None) -> Found:
         """Returns the `count` first matches, oldest first. `from_`: by partition, the offset to go on from."""
@@ -102,8 +107,11 @@ class RecordSearch:
             return await self._onward(partition, count, start)
 
         found = await self._of_all([each for each in partitions if from_ is None or each in from_], read)
-        merged = _merged(found.records, count, newest_first=False)
-        return found._replace(records=merged, go_on=_newer(found.go_on, merged, found.records))
+        return await self._merging(found, lambda: _earliest_of(found, count))
+
+    async def _merging(self, found: Found, merged: Callable[[], Found]) -> Found:
+        """Merges the partitions of a search: in a thread where that takes long, since many may have many matches each."""
+        return merged() if len(found.records) <= MERGED_AT_ONCE else await self._threads.run(merged)
 
     async def _of_all(
         self, partitions: Sequence[int], read: Callable[[int], Awaitable[tuple[list[RawRecord], int | None]]]
@@ -191,6 +199,7 @@ class RecordSearch:
             return await self._read(partition, {"offset": "earliest"})
 
     async def _read(self, partition: int, where: dict[str, QueryValue]) -> dict[str, Any]:
+        await self._turn.take()
         page: dict[str, Any] = await self._api.get(
             "v1",
             "topics",
@@ -204,9 +213,20 @@ class RecordSearch:
             value_format="base64",
             **where,
         )
+        await self._turn.take()
         self._budget.read_count += len(page["records"])
         self._budget.read_bytes += sum(len(record["key"] or "") + len(record["value"] or "") for record in page["records"])
         return page
+
+
+def _newest_of(found: Found, count: int) -> Found:
+    merged = _merged(found.records, count, newest_first=True)
+    return found._replace(records=merged, go_on=_older(found.go_on, merged, found.records))
+
+
+def _earliest_of(found: Found, count: int) -> Found:
+    merged = _merged(found.records, count, newest_first=False)
+    return found._replace(records=merged, go_on=_newer(found.go_on, merged, found.records))
 
 
 def _merged(records: Sequence[RawRecord], count: int, *, newest_first: bool) -> list[RawRecord]:

@@ -165,7 +165,8 @@ async def _show(view: View) -> Answer:
         location = {"refused": error.message}
     return Rendered(
         "record.html",
-        {"topic": topic, "record": shown_record(record, whole=True, hidden=not view.shows_values), "location": location},
+        {"topic": topic, "location": location},
+        prepare=lambda: {"record": shown_record(record, whole=True, hidden=not view.shows_values)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gateway.console.api_client import ApiClient, ApiRefused
 from gateway.console.console import CONTENT_SECURITY_POLICY
 from gateway.console.pages.tail import RECORDS_PER_EVENT
+from gateway.console.record_view import shown_record
 from gateway.settings import GatewaySettings
 from tests.kit.gateway.console_reader import FORM, Reader
 from tests.kit.gateway.http_client import Client, serve
@@ -267,4 +269,23 @@ def test_first_requests_at_the_same_time_get_one_console(tmp_path: Path) -> None
             made = await reader.post("/console/topics", "/console/topics", f"name=sales-{number}&partition_count=1")
             assert made[0] == 303, "its session is known"
 
+    serve(tmp_path, scenario)
+
+
+def test_a_large_record_is_laid_out_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_in: list[int] = []
+
+    def noted(*given: Any, **named: Any) -> Any:
+        shown_in.append(threading.get_ident())
+        return shown_record(*given, **named)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.produce("/v1/topics/single/records", [{"value": "x" * 300_000}])
+        status, html = await Reader(client).get("/console/topics/single/records/0/0")
+        assert status == 200
+        assert "Only the beginning is shown" in html
+        assert shown_in
+        assert threading.get_ident() not in shown_in
+
+    monkeypatch.setattr("gateway.console.pages.records.shown_record", noted)
     serve(tmp_path, scenario)

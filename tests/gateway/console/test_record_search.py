@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from typing import Any
 
 import pytest
@@ -146,3 +147,42 @@ def test_the_newest_records_are_shown_however_large_they_are(monkeypatch: pytest
     assert positions(found) == [(0, at) for at in range(199, 199 - len(found.records), -1)]
     assert found.go_on == {0: 200 - len(found.records)}
     assert len(found.records) < 100, "the bound of bytes holds"
+
+
+def test_a_search_with_many_matches_is_merged_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged_in: list[int] = []
+    merged = record_search._merged
+
+    def noted(*given: Any, **named: Any) -> Any:
+        merged_in.append(threading.get_ident())
+        return merged(*given, **named)
+
+    monkeypatch.setattr(record_search, "_merged", noted)
+    monkeypatch.setattr(record_search, "MERGED_AT_ONCE", 10)
+    api = FakeApi([[(at, b"x") for at in range(6)] for _ in range(3)])
+    for partitions in ([0], [0, 1, 2]):
+        asyncio.run(search(api).newest(partitions, count=6))
+    here = threading.get_ident()
+    assert (merged_in[0] == here, merged_in[1] == here) == (True, False)
+
+
+def test_reads_of_many_partitions_begin_in_turns_of_their_own() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        turn, began = 0, list[int]()
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        class Noting(FakeApi):
+            async def get(self, *path: str, **asked: Any) -> Any:
+                began.append(turn)
+                return await super().get(*path, **asked)
+
+        count()
+        await search(Noting([[(0, b"x")] for _ in range(20)])).newest(list(range(20)), count=5)
+        assert len(set(began)) == len(began) == 20
+
+    asyncio.run(scenario())

@@ -42,7 +42,8 @@ from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavail
 # How long the rest of a refused body is discarded: a client that is disconnected while it sends may never read the answer.
 LINGER_S: Final = 2.0
 
-_GROUPS: Final = b"/v1/groups/"
+# Names of groups may hold slashes.
+_GROUPS: Final = (b"/v1/groups/", b"/console/groups/")
 CONSOLE: Final = b"/console"
 # Bounds of every body but those with records.
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20

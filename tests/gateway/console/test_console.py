@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from gateway.console.api_client import ApiClient, ApiRefused
 from gateway.console.console import CONTENT_SECURITY_POLICY
@@ -288,4 +289,24 @@ def test_a_large_record_is_laid_out_in_a_thread(tmp_path: Path, monkeypatch: pyt
         assert threading.get_ident() not in shown_in
 
     monkeypatch.setattr("gateway.console.pages.records.shown_record", noted)
+    serve(tmp_path, scenario)
+
+
+def test_a_group_whose_name_holds_a_slash_is_listed_shown_moved_and_deleted(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        commit = {"offsets": [{"topic": "single", "partition": 0, "offset": 0}]}
+        path = URL("/v1/groups/team%2Fbilling%20a/offsets", encoded=True)
+        assert (await client.ask("POST", path, json=commit)).status == 200
+        reader = Reader(client)
+        page = "/console/groups/team%2Fbilling%20a"
+        assert f'href="{page}"' in (await reader.get("/console/groups"))[1]
+        status, html = await reader.get(URL(page, encoded=True))
+        assert status == 200
+        assert "team/billing a" in html
+        status, html = await reader.post(URL(page, encoded=True), URL(f"{page}/seek", encoded=True), "to=latest&point=")
+        assert "What would change" in html
+        deleted = await reader.post(URL(page, encoded=True), URL(f"{page}/delete", encoded=True), "confirmation=team%2Fbilling+a")
+        assert deleted == (303, "/console/groups")
+        assert (await reader.get("/console/topics/a%2Fb/records"))[0] == 400
+
     serve(tmp_path, scenario)

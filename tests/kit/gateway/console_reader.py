@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from yarl import URL
+
 from tests.kit.gateway.http_client import Answer, Client
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -16,12 +18,12 @@ class Reader:
         self._client = client
         self._cookie = ""
 
-    async def get(self, path: str) -> tuple[int, str]:
+    async def get(self, path: str | URL) -> tuple[int, str]:
         answer = await self._client.ask("GET", path, allow_redirects=False, headers={"cookie": self._cookie})
         self._keep_cookie(answer)
         return answer.status, answer.body.decode()
 
-    async def post(self, page: str, path: str, form: str) -> tuple[int, str]:
+    async def post(self, page: str | URL, path: str | URL, form: str) -> tuple[int, str]:
         """Posts a form of a page. Returns the status, and the location or the body."""
         _, html = await self.get(page)
         token = re.search(r'name="csrf_token" value="([^"]+)"', html)

@@ -33,7 +33,13 @@ class Templates:
             auto_reload=False,
         )
         self._environment.filters.update(
-            bytes=shown_bytes, count=shown_count, short=short_count, duration=shown_duration, utc=utc, dollars=dollars
+            bytes=shown_bytes,
+            count=shown_count,
+            short=short_count,
+            duration=shown_duration,
+            utc=utc,
+            dollars=dollars,
+            figure=shown_figure,
         )
         self._environment.globals.update(link=link, sparkline=sparkline)
 
@@ -84,13 +90,25 @@ def dollars(amount: float) -> str:
     return f"${amount:.2g}" if amount >= 0.0001 else "< $0.0001"
 
 
-def sparkline(values: Sequence[float], *, width: int = 120, height: int = 24) -> str:
-    """Returns the `points` of an SVG polyline over a chart of this size; empty for fewer than two values."""
+def shown_figure(value: float, kind: str) -> str:
+    """Returns a value of a chart: of `records`, or of `seconds`."""
+    return shown_duration(value) if kind == "seconds" else f"{shown_count(value)} records"
+
+
+def sparkline(values: Sequence[float], *, times: Sequence[float] = (), width: int = 120, height: int = 24) -> str:
+    """Returns the `points` of an SVG polyline over a chart of this size; empty for fewer than two values.
+
+    `times`: when each value was, in ascending order; without them the values lie at equal distances.
+    """
     if len(values) < 2:
         return ""
     top = max(values) or 1.0
-    step = width / (len(values) - 1)
-    return " ".join(f"{index * step:.1f},{height - 1 - (height - 2) * value / top:.1f}" for index, value in enumerate(values))
+    positions = times or range(len(values))
+    scale = width / ((positions[-1] - positions[0]) or 1)
+    points = zip(positions, values, strict=True)
+    return " ".join(
+        f"{scale * (position - positions[0]):.1f},{height - 1 - (height - 2) * value / top:.1f}" for position, value in points
+    )
 
 
 def _scaled(value: float, base: int, units: Sequence[str], gap: str) -> str:

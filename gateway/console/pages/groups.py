@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.console.api_client import ApiRefused
 from gateway.console.page import Answer, Redirect, Rendered, Routes, View, link, whole_number
+from gateway.console.pages.lag import REFRESH_S, known_topics, lag_charts, lag_history, present_lag
 
 PAGE_SIZE: Final = 100
 # Groups of a page whose lag is read with it.
 LAGS_MAX: Final = 25
+# Groups that are asked for at the same time.
+LAGS_AT_ONCE: Final = 8
 # Rows of one page of a group: partitions, and members.
 ROWS_MAX: Final = 200
 STATES: Final = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Reconciling")
@@ -19,7 +23,7 @@ STATES: Final = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance",
 def group_routes(routes: Routes) -> None:
     """Adds the pages of groups."""
     routes.add("GET", "groups", _list)
-    routes.add("GET", "groups/{group}", _described)
+    routes.add("GET", "groups/{group}", _show)
     routes.add("POST", "groups/{group}/seek", _seek)
     routes.add("POST", "groups/{group}/delete", _delete)
 
@@ -28,17 +32,56 @@ async def _list(view: View) -> Answer:
     asked = {name: view.query.get(name, "").strip() for name in ("search", "state")}
     given = {name: text for name, text in asked.items() if text}
     page = await view.api.get("v1", "groups", page_size=PAGE_SIZE, page_token=view.query.get("page"), **given)
-    lags: dict[str, Any] = {}
-    for group in page["groups"][:LAGS_MAX]:
-        try:
-            lags[group["group"]] = await view.api.get("v1", "groups", group["group"])
-        except ApiRefused as error:
-            lags[group["group"]] = {"refused": error.message}
-    return Rendered("groups.html", {"page": page, "lags": lags, "asked": asked, "states": STATES})
+    names = [group["group"] for group in page["groups"][:LAGS_MAX]]
+    lags = dict(zip(names, await _lags(view, names), strict=True))
+    values = {"page": page, "lags": lags, "asked": asked, "states": STATES, "refresh_s": REFRESH_S}
+    return Rendered("groups.html", values, block="figures" if view.is_fragment else "")
+
+
+async def _lags(view: View, names: Sequence[str]) -> list[dict[str, Any]]:
+    room = asyncio.Semaphore(LAGS_AT_ONCE)
+
+    async def lag(name: str) -> dict[str, Any]:
+        async with room:
+            return await _lag(view, name)
+
+    return await asyncio.gather(*map(lag, names))
+
+
+async def _lag(view: View, name: str) -> dict[str, Any]:
+    """Returns the lag of a group with its history: of the newest sample, or as of now where there is none.
+
+    A page that refreshes itself takes samples alone: the lag as of now reads a record of each partition that is behind.
+    """
+    try:
+        history = await lag_history(view, name)
+        present = present_lag(history)
+        if present is None and not view.is_fragment:
+            present = await view.api.get("v1", "groups", name)
+    except ApiRefused as error:
+        return {"refused": error.message}
+    return {"history": history, **(present or {"refused": "there is no sample yet"})}
+
+
+async def _show(view: View) -> Answer:
+    if view.is_fragment:  # the page follows the history alone
+        history = await lag_history(view, view.names["group"])
+        return Rendered("group.html", {"name": view.names["group"], **_history_values(history)}, block="history")
+    return await _described(view)
+
+
+def _history_values(history: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "history": history,
+        "charts": {} if history is None else lag_charts(history),
+        "topics": [] if history is None else known_topics(history),
+        "refresh_s": REFRESH_S,
+    }
 
 
 async def _described(view: View, **more: Any) -> Rendered:
     group = await view.api.get("v1", "groups", view.names["group"])
+    history = await lag_history(view, view.names["group"])
     topic = view.query.get("topic", "").strip()
     lags = [lag for lag in group["lags"] if topic.lower() in lag["topic"].lower()]
     start = min(whole_number(view.query.get("from", "").strip()) or 0, max(0, len(lags) - 1))
@@ -53,6 +96,8 @@ async def _described(view: View, **more: Any) -> Rendered:
         "moved": None,
         "refused": "",
         "moved_for_good": False,
+        "name": view.names["group"],
+        **_history_values(history),
     }
     return Rendered("group.html", values | more)
 

@@ -29,7 +29,7 @@ function nameThemeButton() {
 document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
   nameThemeButton();
-  document.getElementById("zone").textContent = "times in " + zone + "; point at one for UTC";
+  document.getElementById("zone").textContent = zone === "UTC" ? "times in UTC" : "times in " + zone + "; point at one for UTC";
   document.getElementById("theme").addEventListener("click", () => {
     const next = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = next;
@@ -37,7 +37,11 @@ document.addEventListener("DOMContentLoaded", () => {
     nameThemeButton();
   });
 });
-document.addEventListener("htmx:afterSettle", (event) => showTimes(event.target));
+document.addEventListener("htmx:afterSettle", () => showTimes(document));
+// What a reader has opened stays as it is until it is closed again.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.target.querySelector("details[open]")) event.preventDefault();
+});
 
 // ── the live tail ──────────────────────────────────────────────────────────────────────────────────────────────────────
 const ROWS_MAX = 300;

@@ -4,6 +4,7 @@
     python -m bench cluster                       all of three brokers with an etcd, or an S3 server, in under twenty
     python -m bench spark --rows 2000000          what Spark does with the bucket
     python -m bench kafka --ends-after 2400       Apache Kafka and Tidelog side by side; needs Java and Maven
+    python -m bench console                       what readers of the console cost producers, and how long its pages take
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
 
@@ -23,7 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console as Terminal
 
 from bench import (
     access,
@@ -31,6 +32,7 @@ from bench import (
     codec,
     compaction,
     compaction_codec,
+    console,
     controller_failover,
     drain,
     etcd_load,
@@ -115,9 +117,11 @@ KAFKA_BENCHMARKS: dict[str, Benchmark] = {
     "kafka-alone": kafka.measure_kafka_alone,
     "kafka-tidelog": kafka.measure_tidelog_alone,
 }
+# Tens of seconds, and nothing that a program without the console shows.
+CONSOLE_BENCHMARKS: dict[str, Benchmark] = {"console": console.measure}
 # Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long.
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
-ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS | KAFKA_BENCHMARKS
+ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS | CONSOLE_BENCHMARKS | KAFKA_BENCHMARKS
 # Unlike /tmp, never in memory: fsync would cost nothing there.
 DISK = "/var/tmp"
 # A benchmark that hangs is ended then, unless an option says otherwise.
@@ -131,7 +135,7 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what users install is compiled: no start of a broker is to do it again
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _ended)
-    progress = Console(stderr=True)
+    progress = Terminal(stderr=True)
     results: dict[str, list[Figure]] = {}
     started_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=arguments.directory) as directory, client_process() as client:
@@ -157,10 +161,10 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"machine": facts, "figures": figures}, indent=2) + "\n", encoding="utf-8")
     measured_on = " · ".join(f"{name.replace('_', ' ')} {fact}" for name, fact in facts.items())
-    console = Console(highlight=False, soft_wrap=True)
-    console.print()
+    terminal = Terminal(highlight=False, soft_wrap=True)
+    terminal.print()
     for line in (*paragraph(measured_on), *(line for name, found in results.items() for line in lines(name, found))):
-        console.print(line)
+        terminal.print(line)
     return 1 if any(figure.holds is False for found in results.values() for figure in found) else 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -149,5 +150,50 @@ def acks_beside_puts(
             await call.done_writing()
         await store.close()
         return acks_s[WARM_UP_ROUNDS:], puts_s[WARM_UP_ROUNDS:]
+
+    return uvloop.run(run())
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """What became of requests that were each due at a time."""
+
+    # From that time to the answer.
+    waited_s: list[float]
+    requests_per_second: float
+
+
+def produce_on_time(address: str, requests: Sequence[bytes], *, seconds: float, requests_per_second: float) -> Paced:
+    """Sends the requests in turn on one ProduceStream, each at its time, however late earlier answers are. Raises when a batch is
+    refused."""
+
+    async def run() -> Paced:
+        count = max(1, round(seconds * requests_per_second))
+        pace_s = 1 / requests_per_second
+        waited_s: dict[int, float] = {}
+        async with asyncio.timeout(seconds + 60), grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+            await channel.channel_ready()
+            call: Any = channel.stream_stream(_PRODUCE_STREAM)()
+            began_s = time.perf_counter()
+
+            async def write() -> None:
+                for number in range(count):
+                    await asyncio.sleep(max(0.0, began_s + number * pace_s - time.perf_counter()))
+                    # The last value of a field counts: the request has a number of its own.
+                    numbered = log_pb2.ProduceRequest(correlation_id=number + 1).SerializeToString()
+                    await call.write(requests[number % len(requests)] + numbered)
+                await call.done_writing()
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(write())
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    answered_s = time.perf_counter()
+                    number = log_pb2.ProduceResponse.FromString(answer).correlation_id - 1
+                    waited_s[number] = answered_s - began_s - number * pace_s
+                    check_produced(answer)
+            ended_s = time.perf_counter()
+        if len(waited_s) != count:
+            raise RuntimeError(f"{count} requests were sent, and {len(waited_s)} answered")
+        return Paced(list(waited_s.values()), count / (ended_s - began_s))
 
     return uvloop.run(run())

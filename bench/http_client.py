@@ -6,9 +6,11 @@ A real HTTP client would cost more than the broker does. Runs in the client's pr
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
 import ssl
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -157,3 +159,17 @@ def post(
         return Outcome(sum(poster.answered for poster in posters), started_s, first_answer_s, ended_s)
 
     return uvloop.run(run())
+
+
+def post_all(url: str, path: str, bodies: Iterable[bytes]) -> None:
+    """Posts JSON bodies one after the other. Raises when an answer is not 200, or names an error."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        for body in bodies:
+            connection.request("POST", path, body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read()
+            if answer.status != 200 or b'"error"' in said:
+                raise RuntimeError(f"POST {path} is answered with {answer.status}: {said[:500].decode(errors='replace')}")
+    finally:
+        connection.close()

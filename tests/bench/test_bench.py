@@ -235,7 +235,7 @@ def test_ten_members_that_join_and_leave_do_not_stop_the_other_members(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", ["produce-grpc quiet-producer produce-http-json", "three-brokers"])
+@pytest.mark.parametrize("names", ["produce-grpc quiet-producer produce-http-json", "three-brokers", "console"])
 def test_a_tiny_run_ends_with_its_figures(names: str, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.kit.gateway.console_browser import CHROMIUM, Watched
+from tests.kit.gateway.flights_broker import HeldFlights, flights_broker
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,12 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="package")
+def flights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldFlights]:
+    with flights_broker(tmp_path_factory.mktemp("flights")) as held:
+        yield held
 
 
 @pytest.fixture(params=["light", "dark"])

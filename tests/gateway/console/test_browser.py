@@ -5,24 +5,22 @@ Each page is kept as a picture in build/console-pages, in both themes. axe looks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
-from tests.kit.forked_tidelog import ForkedBroker
 from tests.kit.gateway.console_browser import HOSTILE, IN_CHROMIUM, PICTURES, Watched, look
+from tests.kit.gateway.flights_broker import HeldFlights
 from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = IN_CHROMIUM
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with ForkedBroker(tmp_path_factory.mktemp("console")) as process:
-        process.start()
-        yield process
+def broker(flights: HeldFlights) -> BrokerProcess:
+    """Holds the flights of the demo as well."""
+    return flights.process
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def test_a_target_says_what_it_asks() -> None:
     assert str(Target(0.9, 1.1)) == "0.9 … 1.1"
 
 
-def test_what_is_shown_fits_eighty_columns() -> None:
+def test_a_table_of_figures_fits_eighty_columns() -> None:
     figures = [
         Figure(
             "kill to the first acknowledgement of the last partition that it led", 9.41, "s", Target(most=10), "rounds: 9 s " * 30

@@ -97,16 +97,16 @@ def test_records_that_no_member_of_the_group_processed_count_as_skipped() -> Non
     assert names([*BEGUN, *ended(4)]) == {"group-skip"}
 
 
-def test_what_is_not_committed_in_the_end_is_lag_whatever_the_group_says() -> None:
+def test_offsets_that_are_not_committed_in_the_end_are_lag_whatever_the_group_says() -> None:
     assert names([*MOVED, *read("b", 2, 3, generation=2), *ended(3, lag=0)]) == {"group-lag"}
 
 
-def test_what_a_dropped_member_had_in_its_hands_must_come_again() -> None:
+def test_records_that_a_dropped_member_had_in_its_hands_must_come_again() -> None:
     events = [*BEGUN, handed_out("a", 2), assigned("b", generation=2), handed_out("b", 3, generation=2)]
     assert names(events) == {"group-skip"}
 
 
-def test_what_was_processed_and_not_committed_may_come_again() -> None:
+def test_records_that_were_processed_and_not_committed_may_come_again() -> None:
     events = [assigned("a"), handed_out("a", 0, 1), processed("a", 2), assigned("b", generation=2), *read("b", 0, 1, generation=2)]
     assert anomalies(events) == []
     assert figures(events)["g"].again == 2

@@ -112,7 +112,7 @@ def test_every_round_has_every_kind_of_blow_once() -> None:
     assert {blow.kind for blow in islice(plan(3), len(KINDS))} == set(KINDS)
 
 
-def test_what_strikes_all_names_no_broker() -> None:
+def test_a_fault_of_all_brokers_names_no_broker() -> None:
     assert all((blow.broker == "") == (blow.kind in OF_ALL_BROKERS) for blow in islice(plan(5), 200))
 
 

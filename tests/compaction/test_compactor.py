@@ -38,7 +38,7 @@ from tests.kit.seeds import seeds
 from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, partition_of, sequenced_batch
 
 
-def test_what_lies_in_segments_becomes_history_and_each_segment_is_read_once() -> None:
+def test_segments_become_history_and_each_of_them_is_read_once() -> None:
     async def work(scene: Scene) -> None:
         for n in range(5):
             scene.store.segment(7, {ORDERS: [batch_of(*values(10 * n, 10))], PAYMENTS: [batch_of(b"p")]})
@@ -277,7 +277,7 @@ def test_of_many_partitions_only_so_many_manifests_are_read_together(monkeypatch
     on_a_bucket(work)
 
 
-def test_what_waits_behind_damage_does_not_take_the_room_of_others() -> None:
+def test_segments_that_wait_behind_damage_do_not_take_the_room_of_others() -> None:
     async def work(scene: Scene) -> None:
         keys = [scene.store.segment(7, {ORDERS: [batch_of(b"v")]}) for _ in range(30)]
         sound = damage(scene, keys[0], at=60)

@@ -75,7 +75,7 @@ def test_a_batch_that_is_collected_during_the_look_is_followed_by_others() -> No
     run(scenario())
 
 
-def test_what_the_controller_of_these_metadata_creates_during_the_look_is_no_other_copy() -> None:
+def test_objects_that_the_controller_of_these_metadata_creates_meanwhile_are_no_other_copy() -> None:
     async def scenario() -> None:
         bucket, metadata = Going(), EtcdModel(virtual_loop().time)
         bucket.metadata = metadata

@@ -76,7 +76,7 @@ def test_the_wheel_holds_the_compiled_kernels(built: Path) -> None:
     assert kernels == {"_memoryviews", "batch_kernel", "checksum_kernel", "key_hash_kernel"}
 
 
-def test_what_is_installed_is_small_and_nothing_that_only_developers_need(built: Path) -> None:
+def test_the_image_is_small_and_holds_nothing_that_only_developers_need(built: Path) -> None:
     packages = next((built / "opt/tidelog/lib").iterdir()) / "site-packages"
     there = {path.name for path in packages.iterdir()}
     assert not there & {

@@ -57,7 +57,7 @@ def test_clients_inside_reach_each_leader_at_its_pod() -> None:
         (DEV | STATEFUL, f"{SERVICE}:9092", Route.FORWARD),
     ],
 )
-def test_what_is_advertised_inside_is_a_name_that_a_certificate_can_hold_where_there_is_one(
+def test_the_internal_listener_advertises_a_name_that_its_certificate_can_hold(
     values: dict[str, Any], advertised: str, route: Route
 ) -> None:
     found = listeners(render(values, with_least="dev" not in values), ordinal=2)["internal"]

@@ -206,7 +206,7 @@ def pods_of(service: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_selects_pods_finds_those_that_are_meant_and_no_others(case: str) -> None:
+def test_a_selector_finds_the_pods_that_are_meant_and_no_others(case: str) -> None:
     made = rendered(case)
     labels = {
         each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
@@ -287,7 +287,7 @@ def test_a_switch_adds_what_it_is_for(case: str, kinds: set[tuple[str, str]]) ->
     assert not render().kinds() & kinds
 
 
-def test_what_is_switched_off_is_not_there() -> None:
+def test_an_object_that_is_switched_off_is_not_there() -> None:
     left = {("Deployment", NAME), ("Service", NAME), ("Pod", f"{NAME}-test")}
     assert rendered("nothing that can be left out").kinds() == left
     assert rendered("a trial").kinds() == left | {("ServiceAccount", NAME), ("NetworkPolicy", NAME)}

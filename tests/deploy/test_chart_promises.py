@@ -153,7 +153,7 @@ def test_brokers_are_replaced_one_by_one_and_never_missed(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", BROKERS)
-def test_what_stops_a_broker_in_order_fits_into_the_grace(case: str) -> None:
+def test_a_broker_that_stops_in_order_stays_within_its_grace(case: str) -> None:
     """preStop first, then what docs/cluster.md says that SIGTERM may take."""
     assert _grace_s(rendered(case)) >= _stop_s(rendered(case))
 

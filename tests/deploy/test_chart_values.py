@@ -28,7 +28,7 @@ def per_broker(**external: object) -> dict[str, Any]:
         ({"etcd": LEAST["etcd"], "dev": {"enabled": True}}, "dev.enabled=false"),
     ],
 )
-def test_what_is_missing_is_named_with_what_to_write(values: dict[str, Any], reported: str) -> None:
+def test_a_value_that_is_missing_is_named_with_what_to_write(values: dict[str, Any], reported: str) -> None:
     assert reported in refusal(values, with_least=False)
 
 

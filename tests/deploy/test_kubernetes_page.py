@@ -35,13 +35,13 @@ def values_of(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("words", INSTALLS, ids=" ".join)
-def test_what_the_page_installs_is_taken(words: list[str]) -> None:
+def test_the_chart_accepts_the_installs_of_the_page(words: list[str]) -> None:
     assert words[3] == "deploy/helm"
     assert render(_parsed(values_of(words)), with_least=False).objects
 
 
 @pytest.mark.parametrize("words", UPGRADES, ids=" ".join)
-def test_what_the_page_changes_is_taken(words: list[str]) -> None:
+def test_the_chart_accepts_the_upgrades_of_the_page(words: list[str]) -> None:
     assert "--reuse-values" in words
     assert render(_parsed(values_of(words))).objects
 

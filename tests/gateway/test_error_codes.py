@@ -90,7 +90,7 @@ def test_a_fenced_producer_may_abort_its_transaction_and_go_on() -> None:
         (errors.InvalidArgument("x", field="session_timeout_ms"), "group", 26),
     ],
 )
-def test_what_was_denied_or_is_wrong_has_kafkas_code_for_it(error: TidelogError, group: KafkaApiGroup, code: int) -> None:
+def test_a_denied_or_wrong_request_has_kafkas_code_for_it(error: TidelogError, group: KafkaApiGroup, code: int) -> None:
     assert kafka_code(error, group) == code
 
 

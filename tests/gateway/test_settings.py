@@ -70,7 +70,7 @@ def test_a_local_bucket_flushes_sooner_than_s3_unless_configured_otherwise(tmp_p
         ({"answer_timeout_ms": 0}, {}, "answer_timeout_ms is 0"),
     ],
 )
-def test_what_is_wrong_is_named_where_it_stood(flags: dict[str, object], environ: dict[str, str], said: str) -> None:
+def test_a_wrong_setting_is_named_where_it_stood(flags: dict[str, object], environ: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         load_settings({"data_dir": "d"} | flags, environ)
 

@@ -90,7 +90,7 @@ def test_a_listed_test_without_a_result_is_a_failure() -> None:
     assert [(each.test, each.verdict) for each in results] == [("a", Verdict.PASSED), ("b", Verdict.FAILED)]
 
 
-def test_what_failed_once_counts_by_its_second_attempt_and_keeps_the_reason() -> None:
+def test_a_suite_that_failed_once_counts_by_its_second_attempt_and_keeps_the_reason() -> None:
     ended = Result("run", Verdict.FAILED, reason="the broker is gone")
     first = [Result("a", Verdict.PASSED), Result("b", Verdict.FAILED, reason="too slow"), Result("c", Verdict.FAILED), ended]
     second = [Result("b", Verdict.PASSED), Result("c", Verdict.FAILED, reason="wrong")]
@@ -204,7 +204,7 @@ def verdicts(stored: tuple[tuple[int, str], ...], consumed: list[dict[str, Any]]
     return {found.anomaly for found in check(events)}
 
 
-def test_what_javas_verifiable_clients_print_is_judged_as_a_history() -> None:
+def test_lines_of_javas_verifiable_clients_are_judged_as_a_history() -> None:
     stored = ((0, "1#0"), (1, "1#1"))
     assert verdicts(stored, VERIFIABLE_CONSUMER) == set()
     assert verdicts(stored[:1], VERIFIABLE_CONSUMER) == {"unseen"}
@@ -226,7 +226,7 @@ def test_rows_that_differ_are_named_by_column_and_row() -> None:
         spark_kafka.expect_rows(nulls, wanted, "the copy")
 
 
-def test_what_is_downloaded_is_checked(tmp_path: Path) -> None:
+def test_a_download_is_checked(tmp_path: Path) -> None:
     file = tmp_path / "archive"
     file.write_bytes(b"as published")
     check_hash(file, hashlib.sha256(b"as published").hexdigest())

@@ -150,7 +150,7 @@ def test_a_process_that_died_does_not_take_its_requests_with_it() -> None:
     run(scenario())
 
 
-def test_what_a_frozen_client_sent_stays_on_the_wire_until_it_thaws() -> None:
+def test_a_request_of_a_frozen_client_stays_on_the_wire_until_it_thaws() -> None:
     async def scenario() -> None:
         shared = MemoryObjectStore()
         zombie, other = (FaultyStore(shared, random.Random(seed)) for seed in range(2))

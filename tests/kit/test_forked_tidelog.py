@@ -70,7 +70,7 @@ def test_a_forked_tidelog_is_in_the_given_process_group(process_group: int | Non
     assert given == (os.getpgrp() if process_group is None else producer.pid)
 
 
-def test_what_it_reads_is_what_it_is_given() -> None:
+def test_a_forked_process_reads_the_input_that_it_is_given() -> None:
     with TidelogProcess[bytes](
         [*TIDELOG, "produce", "orders", "--url", "http://127.0.0.1:1"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as producer:

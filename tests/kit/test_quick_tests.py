@@ -46,5 +46,5 @@ def test_a_slow_module_that_is_named_is_collected(tmp_path: Path) -> None:
     assert ignored(path, "not slow", str(path)) is None
 
 
-def test_what_is_no_module_of_tests_is_collected(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_module_of_tests_is_collected(tmp_path: Path) -> None:
     assert ignored(tmp_path, "not slow", "tests") is None

@@ -50,7 +50,7 @@ def test_a_failure_with_an_open_listener_is_reported(tmp_path: Path) -> None:
     assert "KeyError: 'failed on purpose'" in ran.stdout
 
 
-def test_what_can_not_be_interrupted_is_ended_and_named_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_test_that_can_not_be_interrupted_is_ended_and_named_and_the_others_go_on(tmp_path: Path) -> None:
     ran = run_of(tmp_path, "-W", "error", "-n", "1", limit_s=0.5)
     assert "1 failed, 1 passed" in ran.stdout
     assert re.search("crashed while running '.*::test_it'", ran.stdout)

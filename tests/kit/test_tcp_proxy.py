@@ -99,7 +99,7 @@ def test_a_proxy_that_refuses_resets_what_is_open_and_what_is_new_until_it_is_he
     run(scenario)
 
 
-def test_what_stalls_is_delivered_late_and_not_lost() -> None:
+def test_bytes_that_stall_are_delivered_late_and_not_lost() -> None:
     async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         before = await echo.reached(through)
         assert await echo_of(before, b"one") == b"one"
@@ -115,7 +115,7 @@ def test_what_stalls_is_delivered_late_and_not_lost() -> None:
     run(scenario)
 
 
-def test_what_is_lost_on_the_way_there_never_arrives_and_the_connection_does_not_outlive_the_fault() -> None:
+def test_bytes_that_are_lost_on_the_way_never_arrive_and_their_connection_ends_with_the_fault() -> None:
     async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         connection, idle = await echo.reached(through), await echo.reached(through)
         assert await echo_of(connection, b"one") == b"one"

@@ -24,7 +24,7 @@ def test_a_value_counts_up_to_its_bound_which_is_included() -> None:
 
 
 @given(st.lists(st.floats(0, 1_000)))
-def test_what_is_observed_is_counted_once(values: list[float]) -> None:
+def test_a_value_that_is_observed_is_counted_once(values: list[float]) -> None:
     held = Histogram()
     for value in values:
         held.observe(value)

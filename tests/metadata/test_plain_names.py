@@ -54,7 +54,7 @@ def called(field: str, name: str) -> MemberSettings:
 
 
 @pytest.mark.parametrize("field", ["client_id", "instance_id"])
-def test_what_a_member_calls_itself_is_refused_before_it_joins(field: str) -> None:
+def test_a_spoiled_name_of_a_member_is_refused_before_it_joins(field: str) -> None:
     with pytest.raises(InvalidArgument, match=REPORTED) as raised:
         called(field, SPOILED)
     assert raised.value.details["field"] == field

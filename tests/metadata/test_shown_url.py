@@ -84,7 +84,7 @@ def test_a_url_without_credentials_is_shown_as_it_is(bucket: str, prefix: str, h
 
 
 @given(texts | st.builds("{}://{}:{}@{}?{}={}#{}".format, texts, texts, secrets, texts, texts, secrets, texts))
-def test_what_was_shown_is_shown_again_the_same_way(text: str) -> None:
+def test_a_shown_url_is_shown_again_the_same_way(text: str) -> None:
     once = shown_url(text)
     assert shown_url(once) == once
 

@@ -34,13 +34,13 @@ async def gather_all(*requests: Awaitable[float]) -> list[float | BaseException]
 # ── who is served, and when ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_fits_is_admitted_at_once() -> None:
+def test_a_request_that_fits_is_admitted_at_once() -> None:
     budget = ByteBudget(10)
     assert run(gather_all(hold(budget, 4, for_s=5), hold(budget, 6, for_s=5))) == [0, 0]
     assert (budget.bytes_used, budget.bytes_used_peak) == (0, 10)
 
 
-def test_what_does_not_fit_waits_until_enough_is_given_back() -> None:
+def test_a_request_that_does_not_fit_waits_until_enough_is_given_back() -> None:
     budget = ByteBudget(10)
     assert run(gather_all(hold(budget, 6, for_s=1), hold(budget, 4, for_s=3), hold(budget, 7, for_s=1))) == [0, 0, 3]
 
@@ -92,7 +92,7 @@ def test_one_in_the_middle_of_the_line_that_gives_up_is_passed_over() -> None:
 # ── what an admitted request takes over ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_taken_over_stays_taken_until_it_is_released() -> None:
+def test_bytes_that_were_taken_over_stay_taken_until_they_are_released() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         async with budget.admit(8, timeout_s=1) as admission:

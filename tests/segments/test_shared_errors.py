@@ -36,7 +36,7 @@ def test_a_copy_keeps_the_cause_and_what_is_special_to_its_class() -> None:
     assert own.__cause__ is error.__cause__
 
 
-def test_what_befalls_a_copy_is_not_seen_by_others() -> None:
+def test_a_change_of_one_copy_is_not_seen_by_others() -> None:
     error = Corrupt("damaged", key="k")
     for reader in range(3):
         own = raised_amid(f"what reader {reader} was doing", error)

@@ -46,7 +46,7 @@ def test_sessions_are_read_one_after_the_other_by_leader_epoch() -> None:
     assert (found.sessions, found.segments, found.seals, found.hidden) == (2, 3, 1, {})
 
 
-def test_what_lies_after_a_gap_is_hidden() -> None:
+def test_records_after_a_gap_are_hidden() -> None:
     found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 1, B))
     assert found.log == {str(ORDERS): [(0, A)]}
     assert found.hidden == {B: "in segment 2 of session 1, which ended before it"}
@@ -57,7 +57,7 @@ def test_a_segment_that_a_later_object_calls_committed_must_exist() -> None:
     assert found.missing == ["segment 1 of session 1"]
 
 
-def test_what_lies_after_a_seal_is_hidden_and_the_successor_goes_on() -> None:
+def test_records_after_a_seal_are_hidden_and_the_successor_goes_on() -> None:
     found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 1, B), (1, 3, 7, 2, C), (2, 0, 8, 1, D), seals=[(1, 1)])
     assert found.log == {str(ORDERS): [(0, A), (1, D)]}
     assert set(found.hidden) == {B, C}

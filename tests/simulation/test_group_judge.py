@@ -126,7 +126,7 @@ def test_two_members_that_commit_a_partition_in_one_generation_are_found() -> No
     assert reported.broken == [GroupRule.COMMITTED]
 
 
-def test_what_a_member_owns_that_was_removed_and_has_not_heard_of_it_does_not_count() -> None:
+def test_partitions_of_a_removed_member_that_has_not_heard_of_it_do_not_count() -> None:
     reported = Reported()
     reported.now_s = 10.0
     removed, other = Somebody("c1"), Somebody("c2")

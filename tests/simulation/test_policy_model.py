@@ -176,7 +176,7 @@ def test_a_log_start_rises_only_to_an_earlier_request_and_never_falls() -> None:
 # ── compaction ──
 
 
-def test_what_is_compacted_is_all_that_segments_held_from_the_log_start_on() -> None:
+def test_a_compaction_holds_all_that_segments_held_from_the_log_start_on() -> None:
     chain = Chain(TopicSettings(), *plain(0, 0, 0, 0))
     chain.asked.append(Asked(P, 1, at_ms=0))
     chain.then(with_log_start(no_manifest(ORDERS), Offset(1), writer="w", now_ms=1))
@@ -189,7 +189,7 @@ def test_what_is_compacted_is_all_that_segments_held_from_the_log_start_on() -> 
     assert "(compaction) leaves out 1 offsets from 3 on, which segments hold" in chain.evidence()
 
 
-def test_what_was_removed_does_not_come_back() -> None:
+def test_records_that_were_removed_do_not_come_back() -> None:
     chain = Chain(COMPACTED, *keyed("a", "b", "b"))
     chain.compact([0, 1, 2], to=3)
     chain.replace("0-1-2", by=[0, 2], end=3)

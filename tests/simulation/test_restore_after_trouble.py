@@ -39,7 +39,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_restored_is_what_was_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_brings_back_what_was_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"seed {seed}")
     stores: list[EtcdModel] = []
     judged: list[Restored] = []

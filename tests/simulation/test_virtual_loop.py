@@ -147,7 +147,7 @@ def test_an_error_that_is_not_awaited_fails_the_run() -> None:
         run(main())
 
 
-def test_what_main_leaves_behind_is_cancelled() -> None:
+def test_tasks_that_main_leaves_behind_are_cancelled() -> None:
     ended: list[str] = []
 
     async def lingers() -> None:

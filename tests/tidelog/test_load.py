@@ -72,7 +72,7 @@ async def _silence() -> list[Record]:
     raise AssertionError("it never comes")
 
 
-def test_what_arrives_is_measured() -> None:
+def test_records_that_arrive_are_measured() -> None:
     progress = end_to_end(FakeCluster())
     assert (progress.records, progress.value_bytes, progress.latencies.count) == (3, 300, 3)
     assert progress.ended_s > progress.started_s
@@ -110,7 +110,7 @@ def test_records_that_never_come_to_the_reader_are_not_waited_for_without_end() 
         end_to_end(cluster)
 
 
-def test_what_the_reader_met_in_one_partition_is_why_records_do_not_come() -> None:
+def test_an_error_that_the_reader_met_in_one_partition_is_why_records_do_not_come() -> None:
     cluster = FakeCluster()
     cluster.consumer.chunk = _silence
     cluster.consumer.errors[0] = Corrupt("offset 5 can't be read")

@@ -68,7 +68,7 @@ def test_each_way_to_write_it(text: StartLike, start: Start) -> None:
         *[{}, {0: -1}, {"0": 1}, {True: 1}, {0: 2**63}, True, 1.5, None],
     ],
 )
-def test_what_is_none_of_them_is_refused_with_the_ways_there_are(text: object) -> None:
+def test_a_text_that_is_no_position_is_refused_with_the_ways_there_are(text: object) -> None:
     with pytest.raises(InvalidArgument) as raised:
         parse_start(text, now_ms=NOW_MS)  # type: ignore[arg-type]
     assert "Use " in raised.value.hint

@@ -68,7 +68,7 @@ def test_a_value_without_a_stored_form_is_refused_by_its_type() -> None:
 @pytest.mark.parametrize(
     "value", [math.nan, {"price": math.inf}, [[1.0, -math.inf]], Point(1, math.nan), {"none": None, "deep": {"er": (math.nan,)}}]
 )
-def test_what_json_has_no_number_for_is_refused(value: object) -> None:
+def test_a_number_that_json_does_not_have_is_refused(value: object) -> None:
     with pytest.raises(InvalidArgument, match="JSON has no"):
         to_bytes(value)
 

@@ -158,7 +158,7 @@ def test_sessions_without_the_record_of_their_cluster_are_damage() -> None:
     assert damage(audit(unsigned)) == ["cluster.json: it is missing, and sessions lie here: it says which cluster they belong to"]
 
 
-def test_what_came_behind_a_seal_or_a_gap_is_noted_and_not_counted() -> None:
+def test_objects_behind_a_seal_or_a_gap_are_noted_and_not_counted() -> None:
     async def late(bucket: Bucket) -> None:
         await bucket.two_sessions()
         await bucket.segment(1, 4, (ORDERS, 0, 1, [(6, 50)]))
@@ -394,7 +394,7 @@ def test_history_is_measured_and_segments_go_on_where_it_ends() -> None:
     assert found.topics[BILLS].name == ""
 
 
-def test_what_a_manifest_names_must_be_there_and_of_its_size() -> None:
+def test_a_file_that_a_manifest_names_must_be_there_and_of_its_size() -> None:
     async def gone(bucket: Bucket) -> None:
         await bucket.two_sessions()
         manifest = await bucket.history(0, 4, 6)
@@ -494,7 +494,7 @@ def test_offsets_that_are_in_no_file_are_damage_until_keys_are_compacted() -> No
     assert found.collectable_objects == 2
 
 
-def test_what_never_falls_is_compared_with_older_versions_by_looking_deep() -> None:
+def test_a_deep_audit_compares_values_that_never_fall_with_older_versions() -> None:
     async def fallen(bucket: Bucket) -> None:
         await bucket.two_sessions()
         await bucket.history(0, 6)
@@ -515,7 +515,7 @@ def test_a_leader_epoch_that_goes_back_behind_history_is_damage() -> None:
     assert "leader epoch 3 comes after epoch 4" in what
 
 
-def test_what_crashes_left_is_noted_and_files_of_manifests_that_are_gone_are_damage() -> None:
+def test_remains_of_crashes_are_noted_and_files_of_manifests_that_are_gone_are_damage() -> None:
     async def littered(bucket: Bucket) -> None:
         await bucket.two_sessions()
         manifest = await bucket.history(0, 6)

@@ -110,7 +110,7 @@ def test_nothing_is_due_before_its_time_or_its_bytes() -> None:
     assert planned(plan(state)) == {A: (0, 10)}
 
 
-def test_what_is_nearly_due_goes_along_and_what_has_just_come_does_not() -> None:
+def test_a_run_that_is_nearly_due_goes_along_and_one_that_has_just_come_does_not() -> None:
     footers = [footer_of((1, seq), {A: (seq, seq)}) for seq in range(10)]
     footers.append(footer_of((1, 10), {B: (0, 0)}, written_at_ms=0))
     footers.append(footer_of((1, 11), {C: (0, 0)}, written_at_ms=490))
@@ -129,7 +129,7 @@ def test_where_there_is_no_room_for_more_all_that_waits_is_due_those_written_fir
     assert planned(plan(state, rule=RULE._replace(due_bytes=1 << 30, runs_max=12))) == {A: (0, 6), B: (0, 6)}
 
 
-def test_what_waits_behind_damage_or_a_gap_takes_no_room_from_others() -> None:
+def test_runs_that_wait_behind_damage_or_a_gap_take_no_room_from_others() -> None:
     """Else they would be written in small files at every look, for as long as it is damaged."""
     footers = [footer_of((1, 0), {C: (0, 0)})]
     footers += [footer_of((1, 1 + seq), {A: (seq, seq), B: (1 + seq, 1 + seq)}) for seq in range(6)]
@@ -147,7 +147,7 @@ def test_a_gap_is_waited_for_and_what_lies_before_it_is_taken() -> None:
     assert planned(plan(state_of([later[0], footer_of((1, 0), {A: (2, 4)}), later[1]]), everything=True)) == {A: (0, 7)}
 
 
-def test_what_was_not_read_in_a_manifest_yet_waits() -> None:
+def test_a_partition_whose_manifest_was_not_read_yet_waits() -> None:
     state = state_of([footer_of((1, 0), {A: (0, 1)})])
     del state.floors[A]
     assert state.without_floor() == [A]

@@ -242,7 +242,7 @@ def test_the_files_of_a_deleted_topic_are_not_swept_while_the_clock_is_in_doubt(
     on_a_bucket(work)
 
 
-def test_what_a_clock_that_is_behind_writes_keeps_its_grace_for_compactors_whose_clocks_are_right() -> None:
+def test_objects_of_a_clock_that_is_behind_keep_their_grace_for_compactors_whose_clocks_are_right() -> None:
     async def work(scene: Scene) -> None:
         clock = clock_of(scene)
         scene.ahead_ms -= DAY_MS

@@ -431,7 +431,7 @@ def test_the_grace_of_a_topic_whose_marker_has_no_time_or_a_future_one_begins_wh
     on_a_bucket(work)
 
 
-def test_what_a_stalled_compactor_writes_after_the_sweep_goes_with_the_next() -> None:
+def test_files_that_a_stalled_compactor_writes_after_the_sweep_go_with_the_next() -> None:
     async def work(scene: Scene) -> None:
         await write_files(scene, [record(0, at_ms=scene.now_ms())])
         keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
@@ -656,7 +656,7 @@ def test_deleted_topics_with_objects_left_are_listed_with_their_newest_marker() 
     assert alone not in {one.topic.topic_id for one in reported if isinstance(one, Remains)}
 
 
-def test_what_may_go_of_a_manifest_waits_for_its_grace() -> None:
+def test_files_that_a_manifest_has_retired_wait_for_their_grace() -> None:
     manifest = Manifest(
         *ORDERS,
         9,

@@ -25,7 +25,7 @@ def test_a_missing_manifest_is_looked_up_at_growing_intervals_while_its_notice_s
     assert not heard._heard
 
 
-def test_what_was_found_is_forgotten_and_what_others_than_leaders_did_is_not_looked_for() -> None:
+def test_a_deletion_that_was_found_is_forgotten_and_a_notice_of_a_compaction_is_not_looked_for() -> None:
     heard = PendingDeletions()
     heard.hear([deletion(3), ManifestNotice(*PAYMENTS, 9)], now_ms=0)
     assert heard.due(now_ms=0) == [(ORDERS, 3)]

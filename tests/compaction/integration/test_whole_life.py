@@ -26,7 +26,7 @@ SETTINGS = CompactionSettings(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(10), quick=3))
-def test_what_was_written_is_read_whatever_dies_when(seed: int) -> None:
+def test_records_that_were_written_are_read_whatever_dies_when(seed: int) -> None:
     async def work(scene: Scene) -> None:
         chance = random.Random(seed)
         written: dict[str, list[Record]] = {str(ORDERS): [], str(PAYMENTS): []}

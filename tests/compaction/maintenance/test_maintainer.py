@@ -358,7 +358,7 @@ def test_tombstones_that_retention_has_taken_are_forgotten() -> None:
     on_a_bucket(work)
 
 
-def test_what_does_not_fit_into_the_map_takes_more_passes() -> None:
+def test_keys_that_do_not_fit_into_the_map_take_more_passes() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, cleanup_policy="compact")
         keys = [b"%d" % (n * 7 % 30) for n in range(120)]
@@ -422,7 +422,7 @@ def test_a_merge_that_does_not_hold_what_the_manifest_says_changes_nothing(caplo
     assert any("They stay as they are" in text for text in caplog.messages)
 
 
-def test_what_is_left_out_on_purpose_counts_as_conserved() -> None:
+def test_records_that_are_left_out_on_purpose_count_as_conserved() -> None:
     old = [file_of(0, 9), file_of(10, 19)]
     check_conserved(old, None, key="k", removed_records=20, removed_checksum=0)
     with pytest.raises(Corrupt, match="hold 19 records"):

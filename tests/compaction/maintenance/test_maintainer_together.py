@@ -72,7 +72,7 @@ def test_a_maintainer_that_was_overtaken_plans_again_without_a_notice() -> None:
     on_a_bucket(work)
 
 
-def test_what_another_has_compacted_counts_once_for_retention_bytes() -> None:
+def test_records_that_another_compactor_has_compacted_count_once_for_retention_bytes() -> None:
     """Found by the simulation: as pending and as a file it counted twice, and what was to stay went."""
 
     async def work(scene: Scene) -> None:

@@ -109,7 +109,7 @@ def test_no_files_are_no_work() -> None:
     st.integers(0, 200),
     st.integers(0, 50),
 )
-def test_what_goes_is_due_and_what_is_due_goes(
+def test_files_that_retention_removes_are_due_and_files_that_are_due_go(
     reported: list[tuple[int, int]], retention_ms: int, retention_bytes: int, pending: int, gap: int
 ) -> None:
     files = [file_of(n * 10, n * 10 + 9 - (n % 3), size=100 + size, times=(-1, at)) for n, (size, at) in enumerate(reported)]

@@ -203,7 +203,7 @@ def test_a_put_on_its_way_is_no_gap_when_it_has_landed() -> None:
     watched(work())
 
 
-def test_what_was_trimmed_before_is_not_looked_at_and_what_another_trims_is_forgotten() -> None:
+def test_segments_that_were_trimmed_are_not_read_and_those_that_another_trims_are_forgotten() -> None:
     async def work() -> None:
         scene = Watched()
         keys = scene.segments(7, 6)
@@ -362,7 +362,7 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
     watched(work())
 
 
-def test_what_fails_is_looked_at_again() -> None:
+def test_a_read_that_fails_is_tried_again() -> None:
     async def work() -> None:
         scene = Watched()
         scene.segments(7, 4)

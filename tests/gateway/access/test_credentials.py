@@ -150,7 +150,7 @@ class Book:
         return None
 
 
-def test_what_was_shown_is_remembered_with_a_bound_and_only_while_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_remembered_with_a_bound_and_only_while_they_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "REMEMBERED_MAX", 3)
     book = Book()
     endpoint = Authenticator(AccessSettings(), book, now_ms=lambda: 5)

@@ -118,7 +118,7 @@ def test_a_call_that_reaches_another_broker_than_it_was_meant_for_is_refused_and
 
 
 @given(text=st.text(max_size=200), at=st.integers(0, 120), put=st.sampled_from("0f:v19 "))
-def test_what_is_malformed_or_changed_by_one_character_is_refused(text: str, at: int, put: str) -> None:
+def test_a_token_that_is_malformed_or_changed_by_one_character_is_refused(text: str, at: int, put: str) -> None:
     world = World()
     claim = world.claim()
     changed = claim.token[:at] + put + claim.token[at + 1 :]
@@ -266,7 +266,7 @@ class Guarding:
         return [json.loads(line) for line in self.file.read_text().splitlines()]
 
 
-def test_what_a_broker_changes_for_a_client_of_another_is_in_its_audit_log_with_both_their_names(tmp_path: Path) -> None:
+def test_the_audit_log_names_both_the_client_and_the_broker_that_forwarded_its_change(tmp_path: Path) -> None:
     world = World()
 
     async def scenario() -> None:

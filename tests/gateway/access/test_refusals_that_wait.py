@@ -131,7 +131,7 @@ def test_anonymous_callers_leave_half_of_the_places_to_others(monkeypatch: pytes
     on_stage(scenario)
 
 
-def test_what_is_permitted_waits_for_nothing_and_probes_with_unknown_keys_neither() -> None:
+def test_a_permitted_call_waits_for_nothing_and_neither_does_a_probe_with_an_unknown_key() -> None:
     async def scenario(at: World) -> None:
         _, key = await at.key()
         at.store.cut()

@@ -114,7 +114,7 @@ def test_a_store_that_is_away_is_waited_for() -> None:
     with_store(scenario)
 
 
-def test_what_an_earlier_process_of_this_broker_left_is_removed_at_once_with_all_that_it_held() -> None:
+def test_the_registration_of_an_earlier_process_is_removed_at_once_with_all_that_it_held() -> None:
     async def scenario(store: Store) -> None:
         earlier = broker_lease(store, 1)
         assert await earlier.join()
@@ -368,7 +368,7 @@ def test_a_drain_whose_request_or_answer_is_lost_is_registered_by_a_retry(lost: 
     with_store(scenario)
 
 
-def test_what_others_have_written_into_the_registration_stays() -> None:
+def test_a_change_that_others_have_written_into_the_registration_stays() -> None:
     async def scenario(store: Store) -> None:
         kept = broker_lease(store)
         await kept.join()
@@ -385,7 +385,7 @@ def test_what_others_have_written_into_the_registration_stays() -> None:
     with_store(scenario)
 
 
-def test_what_a_broker_of_an_earlier_version_has_dropped_from_the_registration_is_written_again() -> None:
+def test_fields_that_a_broker_of_an_earlier_version_has_dropped_from_the_registration_are_written_again() -> None:
     async def scenario(store: Store) -> None:
         listener = KafkaListener(name="public", host="kafka.example.org", port=9092)
         own = BrokerRegistration(broker_id="b1", session=SessionId(1), node_id=3, kafka_listeners=(listener,))

@@ -147,7 +147,7 @@ def test_a_broker_is_ready_only_after_its_watch_has_seen_its_own_registration(tm
     asyncio.run(main())
 
 
-def test_what_comes_during_a_takeover_waits_for_it_and_what_is_not_appointed_here_does_not(
+def test_a_request_during_a_takeover_waits_for_it_and_one_to_a_partition_led_elsewhere_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -185,7 +185,7 @@ def hold_takeovers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
+def test_acknowledged_records_are_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
     async def main() -> None:
         bucket = MemoryObjectStore()
         async with one_broker(bucket, tmp_path / "m", killed=killed) as broker:

@@ -85,7 +85,7 @@ def test_a_deleted_topic_whose_leaders_can_not_be_read_is_not_called_let_go_of()
 # ── handover ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_to_be_handed_over_does_not_linger() -> None:
+def test_a_segment_of_a_partition_that_is_handed_over_does_not_linger() -> None:
     async def scenario(world: World) -> None:
         _, b2, partitions = await two_that_share(world)
         producing = asyncio.ensure_future(world.keep_producing(partitions, each_s=0.01))
@@ -134,7 +134,7 @@ def test_of_what_was_read_ahead_nothing_is_read_again_when_the_leader_lets_go() 
 
 
 @pytest.mark.parametrize("reading_takes_longer", [False, True])
-def test_what_was_written_since_it_was_read_ahead_is_read_by_name_without_a_listing(reading_takes_longer: bool) -> None:
+def test_segments_written_since_the_prefetch_are_read_by_name_without_a_listing(reading_takes_longer: bool) -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         await world.keep_producing(partitions, for_s=5)
@@ -172,7 +172,7 @@ def test_a_second_move_before_the_watch_reports_the_first_release_is_not_delayed
     in_a_world(scenario)
 
 
-def test_what_nothing_is_on_its_way_of_moves_though_the_bucket_takes_nothing() -> None:
+def test_a_partition_without_appends_in_flight_moves_though_the_bucket_takes_nothing() -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world)
         busy, idle = led_by(world, b1, partitions)
@@ -312,7 +312,7 @@ def test_a_partition_that_is_given_on_before_it_was_taken_over_passes_through_un
     in_a_world(scenario)
 
 
-def test_what_was_read_for_an_epoch_that_is_over_is_not_served_in_the_next_one() -> None:
+def test_a_prefetch_for_an_epoch_that_is_over_is_not_served_in_the_next_one() -> None:
     async def scenario(world: World) -> None:
         b1, b2, partitions = await two_that_share(world, 2)
         [b3] = await world.start("b3")

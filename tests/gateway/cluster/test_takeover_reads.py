@@ -169,7 +169,7 @@ def test_a_read_that_hangs_while_it_reads_ahead_holds_what_is_appointed_back_for
     in_a_world(scenario)
 
 
-def test_what_is_read_ahead_once_something_is_appointed_holds_that_back_for_a_moment_only_and_is_tried_again_behind_it() -> None:
+def test_a_prefetch_holds_an_appointed_partition_back_for_a_moment_only_and_is_tried_again_behind_it() -> None:
     """One dead leader's session is slow to read; meanwhile what is on its way here hangs in another's, and holds its turn."""
 
     async def scenario(world: World) -> None:
@@ -215,7 +215,7 @@ def test_what_is_read_ahead_once_something_is_appointed_holds_that_back_for_a_mo
     in_a_world(scenario)
 
 
-def test_what_begins_to_move_here_while_a_read_fails_is_read_ahead_none_the_less() -> None:
+def test_a_partition_that_begins_to_move_here_while_a_read_fails_is_prefetched_none_the_less() -> None:
     async def scenario(world: World) -> None:
         b1, b2, b3 = await world.start("b1", "b2", "b3")
         partitions = await world.topic("orders", 9)
@@ -249,7 +249,7 @@ def test_what_begins_to_move_here_while_a_read_fails_is_read_ahead_none_the_less
     in_a_world(scenario)
 
 
-def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_is() -> None:
+def test_a_partition_that_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_is() -> None:
     """Two watches report them. Without the topic's name a broker cannot find its manifests."""
 
     async def scenario(world: World) -> None:
@@ -281,7 +281,7 @@ def last_seq(world: World, session: SessionId) -> int:
     return max(found.seq for found in parsed if found is not None and found.seq is not None)
 
 
-def test_what_was_found_in_an_earlier_epoch_does_not_shorten_the_list_of_a_later_one() -> None:
+def test_a_listing_of_an_earlier_epoch_does_not_shorten_the_list_of_a_later_one() -> None:
     """Only two requests of one broker are slow: an index that it writes, and then the footers that it reads."""
 
     async def scenario(world: World) -> None:

@@ -139,7 +139,7 @@ def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_num
     assert asyncio.run(turns_of(10, step_s=1.0)) >= 9
 
 
-def test_what_is_made_of_many_is_made_in_order_and_others_get_their_turns() -> None:
+def test_map_yielding_keeps_the_order_and_gives_other_tasks_their_turns() -> None:
     async def main() -> None:
         turns_given = 0
 

@@ -141,7 +141,7 @@ def test_offsets_are_moved_after_a_table_of_what_would_change(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "path", ["/console/none", "/console/topics/none/records", "/console/groups/none", "/console/topics/x/records/0/5"]
 )
-def test_what_does_not_exist_is_a_page_that_says_so(path: str, tmp_path: Path) -> None:
+def test_a_page_of_something_that_does_not_exist_says_so(path: str, tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         answer = await client.get(path)
         assert answer.status == 404
@@ -212,7 +212,7 @@ def test_a_form_that_cannot_be_read_is_refused_on_a_page(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "-1", "1e3", "٣"])
-def test_what_is_no_number_is_no_number_for_any_form(number: str, tmp_path: Path) -> None:
+def test_a_text_that_is_no_number_is_no_number_for_any_form(number: str, tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await client.ask("POST", "/v1/topics", json={"name": "sales", "partition_count": 1})
         reader = Reader(client)

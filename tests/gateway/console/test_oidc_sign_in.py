@@ -105,7 +105,7 @@ def test_a_reader_signs_in_at_the_provider_and_has_the_rights_of_the_token(has_s
     with_provider(tmp_path, scenario, has_secret=has_secret)
 
 
-def test_what_the_browser_is_given_holds_no_secret_and_cannot_be_read_by_scripts(tmp_path: Path) -> None:
+def test_a_sign_in_gives_the_browser_no_secret_and_nothing_that_scripts_can_read(tmp_path: Path) -> None:
     async def scenario(broker: Guarded, provider: OidcProvider) -> None:
         browser = Browser(broker)
         asked = parse_qs(urlsplit(await browser.to_provider()).query)
@@ -150,7 +150,7 @@ def test_a_code_signs_in_once(tmp_path: Path) -> None:
     with_provider(tmp_path, scenario)
 
 
-def test_what_the_provider_refuses_is_shown_as_text(tmp_path: Path) -> None:
+def test_a_refusal_of_the_provider_is_shown_as_text(tmp_path: Path) -> None:
     async def scenario(broker: Guarded, provider: OidcProvider) -> None:
         provider.error = "access_denied"
         answer = await Browser(broker).signed_in()

@@ -34,7 +34,7 @@ def test_a_payload_is_shown_by_its_kind(data: bytes | None, kind: str, text: str
 
 
 @given(st.binary(max_size=2_000))
-def test_what_is_shown_of_a_payload_is_bounded_and_says_when_more_follows(data: bytes) -> None:
+def test_a_shown_payload_is_bounded_and_says_when_more_follows(data: bytes) -> None:
     shown = shown_payload(data, limit=PREVIEW_CHARACTERS)
     assert len(shown.text) <= 3 * PREVIEW_CHARACTERS
     assert shown.size_bytes == len(data)

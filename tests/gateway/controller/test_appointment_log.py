@@ -320,7 +320,7 @@ def test_metadata_that_were_restored_elsewhere_say_so() -> None:
     on_stage(scenario)
 
 
-def test_what_looks_foreign_is_not_believed_by_a_controller_that_was_deposed_meanwhile() -> None:
+def test_a_controller_that_was_deposed_meanwhile_does_not_believe_a_foreign_log() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)
         contender = await stage.stand(1)

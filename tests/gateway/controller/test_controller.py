@@ -136,7 +136,7 @@ def test_a_key_that_only_begins_like_the_controllers_is_not_taken_for_it() -> No
     on_stage(scenario)
 
 
-def test_what_a_controller_has_decided_is_not_written_when_another_was_elected_meanwhile() -> None:
+def test_a_controller_does_not_write_its_decisions_when_another_was_elected_meanwhile() -> None:
     async def scenario(stage: Stage) -> None:
         topic, stalled = await led_by_two(stage)
         before = await stage.states(topic)
@@ -560,7 +560,7 @@ def test_history_that_is_compacted_while_the_topics_are_read_is_no_end_of_the_co
     on_stage(scenario)
 
 
-def test_what_a_deleted_topics_leader_does_not_let_go_of_is_forgotten_when_its_session_is_sealed() -> None:
+def test_a_leader_that_does_not_let_go_of_a_deleted_topic_is_forgotten_when_its_session_is_sealed() -> None:
     async def scenario(stage: Stage) -> None:
         topic, _ = await led_by_two(stage)
         await stage.topics.delete("orders")

@@ -58,7 +58,7 @@ async def is_held(store: FaultyStore, revision: Revision) -> bool:
     return True
 
 
-def test_what_was_written_in_the_time_kept_is_there_and_what_is_older_goes() -> None:
+def test_revisions_of_the_time_kept_are_there_and_older_ones_go() -> None:
     async def scenario(store: FaultyStore, minutes: list[Revision]) -> None:
         await asyncio.sleep(KEPT_S - 30)
         assert await is_held(store, minutes[0])

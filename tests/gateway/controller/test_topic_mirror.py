@@ -152,7 +152,7 @@ def test_a_deletion_is_marked_before_the_partitions_are_forgotten(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_happened_while_there_was_no_controller_is_made_up_for(tmp_path: Path) -> None:
+def test_the_mirror_makes_up_for_changes_while_there_was_no_controller(tmp_path: Path) -> None:
     """A topic altered, and one deleted of which the next broker has never heard: its name is found on the bucket."""
 
     async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:

@@ -303,7 +303,7 @@ def test_a_group_that_was_loaded_in_an_earlier_session_of_the_broker_is_reloaded
     with_cluster(scenario)
 
 
-def test_what_is_given_up_twice_takes_nothing_from_the_one_that_was_loaded_after_it() -> None:
+def test_giving_a_group_up_twice_takes_nothing_from_the_one_that_was_loaded_after_it() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         newcomer = b1.join()
@@ -483,7 +483,7 @@ def test_a_commit_of_unknown_outcome_disturbs_no_member_though_etcd_stays_away()
     with_cluster(scenario)
 
 
-def test_what_was_fetched_stays_true_though_a_commit_of_the_former_coordinator_lands_late() -> None:
+def test_a_fetched_offset_stays_true_though_a_commit_of_the_former_coordinator_lands_late() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, _ = await b1.stable()
@@ -498,7 +498,7 @@ def test_what_was_fetched_stays_true_though_a_commit_of_the_former_coordinator_l
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])
-def test_what_was_fetched_stays_true_though_a_commit_is_under_way(hangs_up: bool) -> None:
+def test_a_fetched_offset_stays_true_though_a_commit_is_under_way(hangs_up: bool) -> None:
     """A member that comes back in the same generation would commit from there, and so take back what lands later."""
 
     async def scenario(cluster: Cluster) -> None:
@@ -728,7 +728,7 @@ def test_a_commit_cancelled_while_the_group_record_is_rewritten_disturbs_no_memb
 
 
 @pytest.mark.parametrize("deletes", [False, True])
-def test_what_is_known_of_offsets_is_read_again_after_a_call_that_hung_up(deletes: bool) -> None:
+def test_known_offsets_are_read_again_after_a_call_that_hung_up(deletes: bool) -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await b1.commit(7)

@@ -185,7 +185,7 @@ def test_while_the_broker_has_no_session_members_of_others_are_left_alone(caplog
     with_cluster(scenario)
 
 
-def test_what_has_not_expired_costs_one_reading_of_its_offsets_and_no_write() -> None:
+def test_a_group_that_has_not_expired_costs_one_read_of_its_offsets_and_no_write() -> None:
     async def scenario(kept: Kept) -> None:
         for number in range(3):
             await kept.at.commit(7, group=f"g{number}")

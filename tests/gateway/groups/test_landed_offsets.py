@@ -32,13 +32,13 @@ def test_an_offset_below_one_of_its_own_generation_is_left_out() -> None:
     assert forward(landed, write("a", 3), write("b", 12), write("c", 13), write("d", 0)) == ["b", "c", "d"]
 
 
-def test_what_another_generation_or_an_operator_has_committed_is_no_bound() -> None:
+def test_a_commit_of_another_generation_or_an_operator_is_no_bound() -> None:
     landed = known(a=committed(12, 1), b=committed(1_000, NO_GENERATION))
     assert forward(landed, write("a", 3, 2), write("b", 3, 2)) == ["a", "b"]
     assert forward(landed, write("b", 3, NO_GENERATION)) == ["b"]
 
 
-def test_what_was_committed_back_on_purpose_is_the_new_bound() -> None:
+def test_an_offset_that_was_committed_back_on_purpose_is_the_new_bound() -> None:
     landed = known(a=committed(12))
     landed.note([write("a", 3)])
     assert forward(landed, write("a", 5)) == ["a"]
@@ -47,7 +47,7 @@ def test_what_was_committed_back_on_purpose_is_the_new_bound() -> None:
     assert forward(landed, write("a", 0)) == ["a"]
 
 
-def test_what_lands_while_the_store_is_read_counts_more_than_what_was_read() -> None:
+def test_a_commit_that_lands_while_the_store_is_read_counts_more_than_the_read() -> None:
     landed = LandedOffsets()
     landed.note([write("a", 99)])
     landed.begin()

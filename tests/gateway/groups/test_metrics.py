@@ -141,7 +141,7 @@ def test_members_generations_rebalances_and_commits_are_counted() -> None:
     watched(scenario)
 
 
-def test_what_is_owned_and_never_committed_counts_but_not_for_boards_of_kafka() -> None:
+def test_a_partition_that_is_owned_and_never_committed_counts_but_not_for_boards_of_kafka() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends = {P0: bounds(5, 10)}
         joined = await here.at.join()

@@ -20,14 +20,14 @@ def test_commits_alone_don_t_make_a_group_whole() -> None:
     assert {at: offset.offset for at, offset in known["g"].items()} == {P0: 1, P1: 5}
 
 
-def test_what_was_committed_while_it_was_read_is_newer_and_what_was_before_is_not() -> None:
+def test_an_offset_committed_during_a_read_is_newer_than_it_and_one_from_before_is_not() -> None:
     known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1, 99), P1: committed(8, 100)})
     known.read("g", {P0: committed(3, 50), P1: committed(7, 90)}, began_ms=100)
     assert {at: offset.offset for at, offset in known["g"].items()} == {P0: 3, P1: 8}
 
 
-def test_what_the_store_has_no_more_is_forgotten() -> None:
+def test_an_offset_that_the_store_has_no_more_is_forgotten() -> None:
     known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1), P1: committed(2)})
     known.read("g", {P0: committed(1)}, began_ms=100)
@@ -58,7 +58,7 @@ def test_a_group_that_begins_here_need_not_be_read_and_is_forgotten_like_others(
     assert not known.is_whole("a")
 
 
-def test_what_clients_keep_with_an_offset_takes_no_memory_here() -> None:
+def test_metadata_that_clients_keep_with_an_offset_take_no_memory_here() -> None:
     known = CommittedOffsetCache()
     known.committed("g", {P0: committed(1, metadata="m" * 4096)})
     known.read("g", {P1: committed(1, metadata="m" * 4096)}, began_ms=0)

@@ -256,7 +256,7 @@ def test_after_a_handover_a_silent_member_has_a_session_from_the_time_when_its_c
     with_cluster(scenario)
 
 
-def test_what_cannot_be_stored_has_not_happened() -> None:
+def test_a_join_that_cannot_be_stored_has_not_happened() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await coordinator(cluster)
         await join(b1, "a")

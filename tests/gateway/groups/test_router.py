@@ -178,7 +178,7 @@ def test_members_that_join_in_process_share_a_group_with_those_over_grpc(tmp_pat
     with_group(tmp_path, scenario)
 
 
-def test_what_was_forwarded_once_is_refused_with_the_coordinator_s_name_and_never_sent_on(tmp_path: Path) -> None:
+def test_a_call_that_was_forwarded_once_is_refused_with_the_coordinator_s_name_and_never_sent_on(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         stub = group.through(group.others[0]).stub
         forwarded = ((FORWARDED_BY, "broker-9"),)

@@ -68,7 +68,7 @@ def test_where_the_log_was_cut_it_begins_at_the_cut() -> None:
 @pytest.mark.parametrize(
     "end", [NO_EPOCH_END, UnknownLeaderEpoch("4 is above mine"), Corrupt("torn")], ids=["no records", "unknown", "corrupt"]
 )
-def test_what_is_not_known_of_an_epoch_says_nothing_of_the_log(end: EpochEnd | TidelogError) -> None:
+def test_an_epoch_of_which_nothing_is_known_says_nothing_of_the_log(end: EpochEnd | TidelogError) -> None:
     assert starts(Leaders(end), StoredOffsets({P0: committed(7, leader_epoch=4)}, {}))[P0] == GroupStart(7)
 
 

@@ -92,7 +92,7 @@ def test_a_member_whose_request_could_not_be_answered_stays_in_the_group() -> No
     with_cluster(scenario)
 
 
-def test_what_was_decided_before_the_proof_came_is_decided_again() -> None:
+def test_a_decision_from_before_the_proof_came_is_made_again() -> None:
     """Its members were silent because they were refused: when the proof comes, their sessions restart."""
 
     async def scenario(cluster: Cluster) -> None:

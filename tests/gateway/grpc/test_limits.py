@@ -34,7 +34,7 @@ def test_a_peer_that_returns_after_its_stream_ended_has_a_new_connection_age() -
     assert ages.ends_s("a", now_s=500) == pytest.approx(610), "the port was given out again, long after"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_ages_that_are_remembered_are_bounded() -> None:
     ages = ConnectionAges(age_s=1e9, grace_s=10)
     for number in range(REMEMBERED_MAX + 50):
         ages.ends_s(str(number), now_s=number)

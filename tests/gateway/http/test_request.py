@@ -123,7 +123,7 @@ def test_without_accept_the_first_is_answered() -> None:
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", ""])
-def test_what_is_not_accepted_is_not_answered(accept: str) -> None:
+def test_a_request_that_accepts_no_known_type_is_not_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptable):
         request_with(accept=accept).accepted((JSON, NDJSON))
 
@@ -230,7 +230,7 @@ def test_work_goes_on_while_the_client_listens_and_ends_when_it_hangs_up() -> No
     asyncio.run(scenario())
 
 
-def test_what_the_work_raises_comes_out_as_it_is() -> None:
+def test_an_error_of_the_work_comes_out_as_it_is() -> None:
     async def scenario() -> None:
         async def refused() -> None:
             raise InvalidArgument("no")

@@ -94,5 +94,5 @@ def test_a_mistyped_field_is_met_with_the_one_that_was_meant(body: bytes, meant:
 
 
 @given(st.text(max_size=300))
-def test_what_is_quoted_of_a_body_is_short(name: str) -> None:
+def test_a_quotation_of_a_body_is_short(name: str) -> None:
     assert len(refused(json.encode({"name": "x", "limits": {name: None}})).message) < 700

@@ -27,7 +27,7 @@ class Item(msgspec.Struct, forbid_unknown_fields=True):
         (b'{"nmae":1}', FieldError("", "has a field 'nmae' that is not known", "nmae")),
     ],
 )
-def test_what_msgspec_found(text: bytes, fault: FieldError) -> None:
+def test_an_error_of_msgspec_becomes_a_field_and_its_fault(text: bytes, fault: FieldError) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(text, type=Item)
     assert field_error(error.value) == fault
@@ -45,7 +45,7 @@ def test_a_validation_error_without_a_path_is_of_the_whole_body() -> None:
 
 
 @given(st.text(max_size=300))
-def test_what_is_quoted_is_short(name: str) -> None:
+def test_a_quoted_name_is_short(name: str) -> None:
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.json.decode(msgspec.json.encode({name: 1}), type=Item)
     assert len(field_error(error.value).sentence("the body")) < 700, "60 characters of the name, each escaped at the most"
@@ -73,7 +73,7 @@ def test_a_step_of_a_path_is_written_as_a_programmer_does(name: str, path: str) 
         ),
     ],
 )
-def test_what_makes_a_text_no_json(text: bytes, said: str) -> None:
+def test_a_malformed_text_is_described_with_the_byte_of_its_fault(text: bytes, said: str) -> None:
     with pytest.raises(msgspec.DecodeError) as error:
         msgspec.json.decode(text, type=dict[str, str | int])
     assert describe_malformed_json(error.value, text) == said

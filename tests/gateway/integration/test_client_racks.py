@@ -220,7 +220,7 @@ def test_history_and_tail_are_read_there_as_at_the_leader_over_compactions_and_d
     with_racks(tmp_path, scenario)
 
 
-def test_what_a_compaction_has_moved_that_the_leader_did_not_hear_of_is_found(tmp_path: Path) -> None:
+def test_records_that_a_compaction_has_moved_are_found_though_the_leader_did_not_hear_of_it(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         await racks.write(b"a", b"b", b"c")
         expected = await racks.read(racks.leader, rack="")
@@ -234,7 +234,7 @@ def test_what_a_compaction_has_moved_that_the_leader_did_not_hear_of_is_found(tm
     with_racks(tmp_path, scenario)
 
 
-def test_what_is_damaged_on_the_bucket_and_in_the_leader_s_memory_comes_from_there(tmp_path: Path) -> None:
+def test_records_that_are_lost_on_the_bucket_and_in_the_leader_s_memory_come_from_there(tmp_path: Path) -> None:
     async def scenario(racks: Racks) -> None:
         await racks.write(b"a", b"b")
         await racks.cluster.bucket.delete(f"wal/{racks.leader.log.session.id:016x}/{0:016x}")

@@ -135,7 +135,7 @@ def test_undeleted_records_survive_changes_of_leaders_and_compactors(seed: int) 
     in_a_world(scenario)
 
 
-def test_what_was_deleted_leaves_the_bucket_though_no_more_records_come() -> None:
+def test_records_that_were_deleted_leave_the_bucket_though_no_more_records_come() -> None:
     async def scenario(world: World) -> None:
         [b1] = await world.start("b1")
         [partition] = await world.topic("orders")

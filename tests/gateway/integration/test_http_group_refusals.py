@@ -277,7 +277,7 @@ def test_a_group_may_have_any_name(tmp_path: Path, name: str) -> None:
     ("name", "code"),
     [("", "INVALID_GROUP_NAME"), ("%0A", "INVALID_GROUP_NAME"), ("x" * 250, "INVALID_GROUP_NAME"), ("%FF", "INVALID_NAME")],
 )
-def test_what_is_no_name_of_a_group_is_refused(tmp_path: Path, name: str, code: str) -> None:
+def test_a_text_that_is_no_name_of_a_group_is_refused(tmp_path: Path, name: str, code: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         path = URL(f"/v1/groups/{name}/members", encoded=True)
         assert await client.refused(client.ask("POST", path, json={"topics": ["orders"]})) == (400, code)

@@ -206,7 +206,7 @@ def test_a_produce_is_unavailable_if_the_watch_does_not_report_the_topic_in_time
     with_routed_cluster(scenario, brokers=1)
 
 
-def test_what_is_not_there_is_refused_for_good_after_one_look_at_the_metadata_store() -> None:
+def test_a_topic_that_is_not_there_is_refused_for_good_after_one_read_of_the_metadata_store() -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers
         topic = await cluster.create(partition_count=1)

@@ -80,7 +80,7 @@ async def described(client: KafkaCaller, version: int = 3, **wanted: Any) -> set
 # ── ACLs ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_described_can_be_created_again_and_makes_the_same_bindings(tmp_path: Path) -> None:
+def test_acls_that_are_described_can_be_created_again_and_make_the_same_bindings(tmp_path: Path) -> None:
     async def scenario(cluster: Guarded) -> None:
         rows = {
             acl(TOPIC, "orders", READ),
@@ -185,7 +185,7 @@ def test_delete_acls_returns_every_operation_that_the_deleted_binding_implied(tm
     guarded(tmp_path, scenario)
 
 
-def test_what_kafka_acls_adds_for_a_producer_is_removed_by_the_same_filters_and_nothing_else(tmp_path: Path) -> None:
+def test_rights_that_kafka_acls_adds_for_a_producer_are_removed_by_the_same_filters_and_nothing_else(tmp_path: Path) -> None:
     async def scenario(cluster: Guarded) -> None:
         producer = [acl(TOPIC, "team-", operation, pattern=PREFIXED) for operation in (WRITE, DESCRIBE, CREATE)]
         everywhere = acl(CLUSTER, "kafka-cluster", CREATE)
@@ -416,7 +416,7 @@ def test_a_limit_that_kafka_does_not_know_stays_where_the_others_change(tmp_path
     guarded(tmp_path, scenario)
 
 
-def test_what_has_no_quota_here_is_refused_alone(tmp_path: Path) -> None:
+def test_a_quota_that_does_not_exist_here_is_refused_alone(tmp_path: Path) -> None:
     async def scenario(cluster: Guarded) -> None:
         wrong = [
             entry("billing", ("request_percentage", 50.0)),

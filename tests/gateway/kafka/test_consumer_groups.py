@@ -84,7 +84,7 @@ def test_members_join_share_and_leave_by_heartbeats_alone(tmp_path: Path) -> Non
     run(tmp_path, scenario)
 
 
-def test_what_is_wrong_with_a_heartbeat_has_kafkas_code(tmp_path: Path) -> None:
+def test_a_wrong_heartbeat_is_refused_with_kafkas_code(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers
         await broker.create_topic("orders", 1)

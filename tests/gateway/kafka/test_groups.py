@@ -167,7 +167,7 @@ def test_a_static_member_that_comes_back_keeps_its_assignment_and_fences_its_for
     with_brokers(tmp_path, scenario)
 
 
-def test_what_is_wrong_with_a_member_has_kafkas_code(tmp_path: Path) -> None:
+def test_a_wrong_member_is_refused_with_kafkas_code(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         async with kafka_caller(cluster.brokers[0]) as client, kafka_caller(cluster.brokers[0]) as second:
             me = await joined(client, "billing")
@@ -226,7 +226,7 @@ async def fetched(client: KafkaCaller, version: int, topics: Any) -> list[tuple[
     ]
 
 
-def test_what_is_committed_in_one_version_is_fetched_in_all_with_its_metadata(tmp_path: Path) -> None:
+def test_an_offset_committed_in_one_version_is_fetched_in_all_with_its_metadata(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         [broker] = cluster.brokers
         topic_id = bytes.fromhex((await broker.create_topic("orders", 3)).id)

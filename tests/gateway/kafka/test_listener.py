@@ -114,7 +114,7 @@ def records_of(data: PartitionData) -> bytes:
     return bytes(received) if isinstance(received, bytes | memoryview) else b"".join(received)
 
 
-def test_what_is_produced_in_any_version_is_fetched_in_any_version(tmp_path: Path) -> None:
+def test_records_produced_in_any_version_are_fetched_in_any_version(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster, topic: Topic) -> None:
         async with client_of(cluster.brokers[0]) as client:
             batch = batch_of(b"a", b"b")

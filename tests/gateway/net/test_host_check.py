@@ -126,7 +126,7 @@ def test_with_authentication_only_what_shows_no_key_is_checked_since_browsers_sh
 
 
 @pytest.mark.parametrize("scheme", [b"Basic ", b"basic ", b" BASIC ", b"Basic\t"])
-def test_what_a_browser_remembers_from_its_login_window_allows_pages_of_other_sites_no_changes(scheme: bytes) -> None:
+def test_credentials_of_a_browser_s_login_window_allow_pages_of_other_sites_no_changes(scheme: bytes) -> None:
     check = HostCheck(allowed=("console.example",), is_loopback=False, asks_for_credentials=True)
     shown = [(b"host", b"broker.example"), (b"authorization", scheme + b"YTpi")]
     with pytest.raises(Denied, match="without an API key or a token"):

@@ -51,7 +51,7 @@ def test_a_line_is_one_object_with_time_level_event_and_logger() -> None:
     }
 
 
-def test_what_is_known_beside_the_words_stands_in_fields_of_its_own_and_nothing_else_does() -> None:
+def test_known_extras_of_a_line_stand_in_fields_of_their_own_and_no_others_do() -> None:
     stream = started(log_format="json")
     known = {"topic": "orders", "partition": 3, "epoch": 7, "payload": "never"}
     logging.getLogger("x").info("a line", extra=known)
@@ -123,7 +123,7 @@ def test_text_is_for_people_and_the_level_is_a_setting() -> None:
     assert "quiet" not in stream.getvalue()
 
 
-def test_what_is_no_json_is_written_as_text() -> None:
+def test_an_extra_that_is_no_json_is_written_as_text() -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "n", (), None)
     record.topic = object()
     assert "object object" in json.loads(JsonFormatter().format(record))["topic"]

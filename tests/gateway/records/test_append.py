@@ -144,7 +144,7 @@ def test_a_thread_checks_batches_until_it_has_opened_so_many_bytes_and_returns_e
     assert isinstance(keyless, KeylessRecords)
 
 
-def test_what_is_forwarded_may_have_the_producer_id_of_an_idempotency_key_in_a_thread_too() -> None:
+def test_a_forwarded_batch_may_have_the_producer_id_of_an_idempotency_key_in_a_thread_too() -> None:
     batch = encode_records(
         [(None, bytes(4 * MIB), (), 0)], codec=Codec.ZSTD, producer_id=ONE_SHOT, producer_epoch=0, base_sequence=0
     )
@@ -158,7 +158,7 @@ def test_what_is_forwarded_may_have_the_producer_id_of_an_idempotency_key_in_a_t
         check(is_forwarded=False)
 
 
-def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(opened: list[tuple[bool, int]]) -> None:
+def test_a_batch_that_is_not_compressed_or_too_long_to_be_opened_takes_no_thread(opened: list[tuple[bool, int]]) -> None:
     assert checked(batch_of(bytes(MIB))).record_count == 1
     with pytest.raises(TooLarge, match="message_bytes_max is 20000"):
         checked(zeros(3 * MIB, Codec.LZ4) + bytes(20_000), batch_bytes_max=20_000)
@@ -168,7 +168,7 @@ def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(open
 
 
 @pytest.mark.parametrize("bytes_max", [OPENED_AT_ONCE_BYTES // 2, 2 * OPENED_AT_ONCE_BYTES])
-def test_what_opens_to_more_than_the_log_takes_is_refused_with_that_bound(bytes_max: int) -> None:
+def test_a_batch_that_opens_to_more_than_the_log_takes_is_refused_with_that_bound(bytes_max: int) -> None:
     with pytest.raises(TooLarge, match=f"takes more than {bytes_max} bytes without its zstd compression"):
         checked(zeros(4 * MIB, Codec.ZSTD), decompressed_bytes_max=bytes_max)
 

@@ -105,7 +105,7 @@ def test_a_stored_batch_that_can_not_be_opened_is_corrupt() -> None:
             open_all(fetched(damaged), 4)
 
 
-def test_what_the_encoder_refuses_is_not_taken_for_damage() -> None:
+def test_a_refusal_of_the_encoder_is_not_taken_for_damage() -> None:
     def refusing(records: list[RecordTuple]) -> bytes:
         raise InvalidArgument("a value is not JSON")
 

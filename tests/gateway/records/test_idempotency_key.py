@@ -78,7 +78,7 @@ def test_a_new_request_is_routed_over_the_present_partitions_and_a_repeat_as_the
     assert partitions_routed_over(first, [written(first, 0)], present=9) == 9, "written before the count was kept"
 
 
-def test_what_another_request_wrote_under_the_key_refuses_this_one() -> None:
+def test_a_record_that_another_request_wrote_under_the_key_refuses_this_one() -> None:
     first, other = producer(body=b"1"), producer(body=b"2")
     for held in ([written(first, 3)], [written(other, 3), written(first, 3)]):
         with pytest.raises(IdempotencyKeyReused, match="used before for another request"):

@@ -85,7 +85,7 @@ def test_nothing_is_written_over_new_partitions_before_every_leader_has_heard_of
     with_routed_cluster(scenario)
 
 
-def test_what_another_leader_holds_is_found_by_a_repeat_after_the_topic_has_grown() -> None:
+def test_a_repeat_finds_a_record_that_another_leader_holds_after_the_topic_has_grown() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.create(partition_count=4)
         firsts = [await cluster.brokers[0].http([{"value": "v"}], key=f"k{number}") for number in range(8)]

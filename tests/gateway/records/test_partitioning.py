@@ -76,7 +76,7 @@ def test_a_record_that_fits_no_batch_is_refused() -> None:
         plan_batches(routes, routing(COUNT, batch_bytes_max=400), request_bytes=500)
 
 
-def test_what_can_not_fit_is_cut_before_it_is_encoded() -> None:
+def test_records_that_can_not_fit_are_cut_before_they_are_encoded() -> None:
     encoded: list[tuple[int, int]] = []
 
     def encode(start: int, end: int) -> bytes:
@@ -111,7 +111,7 @@ def test_an_idempotency_key_may_span_partitions() -> None:
 
 
 @pytest.mark.parametrize("producer_id", [9, ONE_SHOT + 1])
-def test_what_must_be_recognised_again_fits_one_batch(producer_id: int) -> None:
+def test_records_that_must_be_recognised_again_fit_one_batch(producer_id: int) -> None:
     routes = route_records([record(None, b"x" * 100)] * 8, None, routing(1, 0))
     with pytest.raises(TooLarge, match="must fit one record batch"):
         plan_batches(
@@ -133,7 +133,7 @@ def test_outcomes_come_back_in_the_order_of_the_request() -> None:
     ]
 
 
-def test_what_needs_one_partition_gets_it() -> None:
+def test_a_request_that_needs_one_partition_gets_it() -> None:
     check_single_partition([4], because="expected_offset")
     with pytest.raises(InvalidArgument, match="expected_offset applies to one"):
         check_single_partition([1, 4], because="expected_offset")

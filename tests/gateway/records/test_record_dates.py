@@ -33,7 +33,7 @@ def dated(*timestamps_ms: int) -> CheckedBatch:
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, -1_000_000_000_000, 0, HOUR_MS - 60_000])
-def test_what_is_dated_within_the_hour_or_whenever_before_is_taken(ahead_ms: int) -> None:
+def test_a_record_that_is_dated_within_the_hour_or_earlier_is_taken(ahead_ms: int) -> None:
     check_dates([dated(now_ms() + ahead_ms)], target())
 
 

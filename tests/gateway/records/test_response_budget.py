@@ -162,7 +162,7 @@ def fetched(*batches: bytes) -> FetchResult:
     return FetchResult(list(batches), sum(map(len, batches)), Offset(10), Offset(10), Offset(0), LeaderEpoch(0))
 
 
-def test_what_is_short_is_opened_at_once_and_what_is_long_in_a_thread() -> None:
+def test_a_short_answer_is_opened_at_once_and_a_long_one_in_a_thread() -> None:
     small = encode_records([(None, b"x", (), 0)] * 10)
     large = encode_records([(None, b"x" * 70_000, (), 0)])
     compressed = encode_records([(None, b"x" * 1000, (), 0)], codec=Codec.ZSTD)

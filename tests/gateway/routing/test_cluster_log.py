@@ -121,7 +121,7 @@ def test_the_largest_timestamp_is_asked_of_the_leader_whichever_broker_a_client_
     with_cluster(tmp_path, scenario)
 
 
-def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sent_on(tmp_path: Path) -> None:
+def test_a_call_that_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sent_on(tmp_path: Path) -> None:
     async def scenario(cluster: Cluster) -> None:
         topic, number, broker = await made(cluster)
         leader = cluster.leader(partition_of(topic, number))
@@ -146,7 +146,9 @@ def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sen
     with_cluster(tmp_path, scenario)
 
 
-def test_what_is_forwarded_during_a_takeover_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_that_is_forwarded_during_a_takeover_is_written_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_log, "TAKEOVER_S", 60.0)
 
     async def scenario(cluster: Cluster) -> None:

@@ -102,7 +102,7 @@ def test_records_and_errors_of_the_leader_come_back_as_they_are() -> None:
     assert (world.reads.counters.leader_reads, world.reads.counters.leader_bytes) == (1, 15)
 
 
-def test_what_can_not_be_read_here_the_leader_is_asked_for_and_nothing_else() -> None:
+def test_a_follower_asks_the_leader_for_records_that_it_can_not_read_and_for_nothing_else() -> None:
     world = World()
     world.leader = [LOCATIONS, LOCATIONS, LOCATIONS]
     for refusal in (Corrupt("damaged"), OutOfRange("a newer manifest has deleted it")):

@@ -92,7 +92,7 @@ def test_batches_leave_in_the_order_of_their_coming_as_many_as_fit() -> None:
     in_loop(scenario)
 
 
-def test_what_waits_for_its_commit_and_what_does_not_go_in_different_messages() -> None:
+def test_appends_that_wait_for_their_commit_and_appends_that_do_not_go_in_different_messages() -> None:
     def scenario(world: World) -> None:
         world.add("all")
         world.add("leader", acks=Acks.LEADER)
@@ -104,7 +104,7 @@ def test_what_waits_for_its_commit_and_what_does_not_go_in_different_messages() 
     in_loop(scenario)
 
 
-def test_what_a_former_leader_refused_goes_before_what_came_meanwhile() -> None:
+def test_appends_that_a_former_leader_refused_go_before_those_that_came_meanwhile() -> None:
     def scenario(world: World) -> None:
         world.add("a")
         world.add("b")

@@ -160,7 +160,7 @@ def run(scenario: Callable[[Stage, Leader], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() -> None:
+def test_appends_that_come_while_a_message_is_on_its_way_go_with_the_next_in_order() -> None:
     async def scenario(stage: Stage, leader: Leader) -> None:
         batches = [batch_of(b"%d" % at) for at in range(10)]
         leader.open.clear()

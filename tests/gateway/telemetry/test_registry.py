@@ -56,7 +56,7 @@ def with_broker(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], *
     uvloop.run(run())
 
 
-def test_what_goes_through_the_listeners_is_counted_by_listener(tmp_path: Path) -> None:
+def test_calls_of_the_listeners_are_counted_by_listener(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log, http_client(broker) as http:
             await log.topics.create("orders", partitions=1)
@@ -83,7 +83,7 @@ def test_what_goes_through_the_listeners_is_counted_by_listener(tmp_path: Path) 
     with_broker(tmp_path, scenario)
 
 
-def test_what_is_refused_is_counted_by_its_code(tmp_path: Path) -> None:
+def test_refusals_are_counted_by_their_code(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         async with tidelog.connect(f"http://{broker.http_address}") as log, http_client(broker) as http:
             assert (await http.get("/v1/topics/nothing/partitions/0/records")).status == 404

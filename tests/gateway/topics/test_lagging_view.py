@@ -65,7 +65,7 @@ def test_a_topic_is_found_once_this_broker_has_heard_of_it(here: Topic | None) -
     simulated(scenario)
 
 
-def test_what_does_not_exist_is_unknown_once_this_broker_has_caught_up_and_not_before() -> None:
+def test_a_topic_that_does_not_exist_is_unknown_once_this_broker_has_caught_up_and_not_before() -> None:
     async def scenario() -> None:
         world = lagging(topic(), hears=topic())
         with pytest.raises(UnknownTopic):
@@ -82,7 +82,7 @@ def test_what_does_not_exist_is_unknown_once_this_broker_has_caught_up_and_not_b
     simulated(scenario)
 
 
-def test_what_is_known_and_a_call_of_another_broker_cost_no_look() -> None:
+def test_a_known_topic_and_a_call_of_another_broker_cost_no_read() -> None:
     async def scenario() -> None:
         world = lagging(topic())
         assert await topic_with(world.broker, "orders", 1) == topic()

@@ -218,7 +218,7 @@ def test_a_denial_of_an_unknown_operation_denies_every_operation_on_what_it_cove
         assert allowed("read", "group", "orders")
 
 
-def test_what_is_no_binding_is_corrupt() -> None:
+def test_a_value_that_is_no_binding_is_corrupt() -> None:
     good = check_acl(acl("read"))
     for key, value in (
         ("x", b"{"),

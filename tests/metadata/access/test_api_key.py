@@ -58,7 +58,7 @@ def test_a_new_key_is_returned_with_its_text_and_stored_as_a_digest() -> None:
 
 
 @given(st.binary(min_size=8, max_size=8), st.binary(min_size=32, max_size=32), st.integers(0, 2**50))
-def test_what_is_stored_of_a_key_is_read_back(id_bytes: bytes, secret: bytes, lives_ms: int) -> None:
+def test_a_stored_key_is_read_back(id_bytes: bytes, secret: bytes, lives_ms: int) -> None:
     scopes = (Scope("read", "topic", "orders"), Scope("read", "group", "b", "prefix"))
     expires_at_ms = NOW + lives_ms if lives_ms else 0
     key, text = made(id_bytes=id_bytes, secret_bytes=secret, expires_at_ms=expires_at_ms, scopes=scopes, description="nightly")

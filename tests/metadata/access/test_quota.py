@@ -52,6 +52,6 @@ def test_a_quota_that_limits_nothing_or_wrongly_is_refused(wrong: dict[str, int]
         check_quota(Quota(principal="billing", **wrong))
 
 
-def test_what_is_no_quota_is_corrupt() -> None:
+def test_a_value_that_is_no_quota_is_corrupt() -> None:
     with pytest.raises(Corrupt):
         decode_quota(KeyValue("/tidelog/quotas/a", b"[]", Revision(1), Revision(1), version=1))

@@ -31,7 +31,7 @@ def encoded(*pages: list[KeyValue], base: int = 0) -> bytes:
 
 
 @given(ENTRIES)
-def test_what_was_written_is_read_back_with_its_header(entries: list[tuple[str, bytes]]) -> None:
+def test_a_written_snapshot_is_read_back_with_its_header(entries: list[tuple[str, bytes]]) -> None:
     snapshot = parse_snapshot(encoded([kept(key, value) for key, value in entries]), key="s")
     assert snapshot.header == HEADER
     assert [(entry.key, entry.value) for entry in snapshot.entries] == entries

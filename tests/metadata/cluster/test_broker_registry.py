@@ -80,7 +80,7 @@ def test_a_lost_answer_is_looked_up_and_a_lost_request_is_sent_again(tmp_path: P
     with_broker(tmp_path, scenario, REGISTRATION)
 
 
-def test_what_another_has_changed_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_a_field_that_another_has_changed_meanwhile_is_kept(tmp_path: Path) -> None:
     async def scenario(store: FaultyStore, lease: LeaseId) -> None:
         moved = encode_registration(msgspec.structs.replace(REGISTRATION, rack="eu-1b"))
         store.before_transaction = lambda: store.store.transact([], [Put(LAYOUT.broker("b1"), moved, lease)])
@@ -112,7 +112,7 @@ def test_the_registration_of_a_newer_version_is_left_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("broker_id", ["", ".", "..", "a/b", "a b", "ö", "x" * 250, "a\n"])
-def test_what_is_no_broker_id_is_refused(broker_id: str) -> None:
+def test_a_text_that_is_no_broker_id_is_refused(broker_id: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a broker id"):
         check_broker_id(broker_id)
 
@@ -217,7 +217,7 @@ def test_a_key_that_names_another_broker_hides_none() -> None:
     with_cache(scenario)
 
 
-def test_what_a_newer_version_has_added_is_skipped() -> None:
+def test_a_field_that_a_newer_version_has_added_is_skipped() -> None:
     async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
         await register(store, cache, "b1", b'{"format_version":9,"broker_id":"b1","session":1,"new":[1],"rack":"r"}')
         assert sessions(cache) == {"b1": 1}

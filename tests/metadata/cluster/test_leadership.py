@@ -182,7 +182,7 @@ def test_a_state_is_stored_as_the_documentation_draws_it(tmp_path: Path) -> None
     run(test())
 
 
-def test_what_was_led_reads_back_with_its_revision(tmp_path: Path) -> None:
+def test_a_leadership_reads_back_with_its_revision(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(3)

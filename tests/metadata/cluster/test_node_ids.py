@@ -99,7 +99,7 @@ def test_the_last_number_is_given_and_none_after_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"x", b"%d" % NODE_IDS_END])
-def test_what_is_no_number_is_corrupt(tmp_path: Path, value: bytes) -> None:
+def test_a_value_that_is_no_number_is_corrupt(tmp_path: Path, value: bytes) -> None:
     async def test() -> None:
         store = opened(tmp_path)
         await store.transact([], [Put(LAYOUT.kafka_node_id("b-1"), value)])

@@ -55,7 +55,7 @@ def test_new_partitions_are_dealt_out_evenly_topic_by_topic() -> None:
         assert Counter(session for partition, session in placement.given.items() if partition.topic_id == topic) == {1: 2, 2: 2}
 
 
-def test_what_a_dead_broker_led_goes_to_the_others_and_nothing_else_moves() -> None:
+def test_partitions_that_a_dead_broker_led_go_to_the_others_and_nothing_else_moves() -> None:
     names = partitions(9)
     leaders = {partition: SessionId(1 + number % 3) for number, partition in enumerate(names)}
     placement = placement_of(leaders, brokers(2))
@@ -154,7 +154,7 @@ def test_the_order_of_the_question_does_not_matter(
 
 
 @given(clusters, st.integers(0, 2**39 - 1))
-def test_what_is_on_its_way_counts_like_what_has_arrived(
+def test_a_partition_that_is_on_its_way_counts_like_one_that_has_arrived(
     cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]], which: int
 ) -> None:
     candidates, leaders = cluster

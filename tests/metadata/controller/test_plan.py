@@ -74,7 +74,7 @@ def test_new_partitions_begin_at_the_first_epoch_of_their_topic_until_it_is_gone
     assert ledger.first_epoch(partition(0)) == 0
 
 
-def test_what_a_dead_session_led_waits_for_its_seal() -> None:
+def test_a_partition_that_a_dead_session_led_waits_for_its_seal() -> None:
     states = {partition(0): led(1), partition(1): led(9)}
     assert plan(view(states, 1), set()) == Steps([SessionId(9)], [], [], [])
     steps = plan(view(states, 1), {SessionId(9)})
@@ -99,7 +99,7 @@ def test_a_draining_broker_is_asked_for_everything() -> None:
     assert decided(plan(view(states, 1, 2, draining=(1,)), set())) == {0: (1, 2)}
 
 
-def test_what_is_on_its_way_counts_as_arrived() -> None:
+def test_a_partition_that_is_on_its_way_counts_as_arrived() -> None:
     states = {partition(0): led(1), partition(1): led(1, moving_to=2)}
     assert plan(view(states, 1, 2), set()) == NOTHING
 

@@ -153,7 +153,7 @@ def test_cancelled_at_any_moment_it_leaves_no_task_and_the_group_only_where_it_i
     with_team(scenario)
 
 
-def test_what_a_reader_raises_reaches_the_caller_after_the_group_was_left() -> None:
+def test_an_error_of_a_reader_reaches_the_caller_after_the_group_was_left() -> None:
     for where in ("assigned", "revoked", "subscribed", "partition_counts"):
 
         async def scenario(team: Team, where: str = where) -> None:
@@ -452,7 +452,7 @@ def test_an_answer_to_join_that_is_never_delivered_is_noticed_by_heartbeats() ->
 
 
 @pytest.mark.parametrize("error", [GroupFull, InvalidArgument, Denied], ids=lambda kind: kind.__name__)
-def test_what_no_trying_again_can_mend_is_raised(error: type[TidelogError]) -> None:
+def test_an_error_that_no_retry_can_mend_is_raised(error: type[TidelogError]) -> None:
     async def scenario(team: Team) -> None:
         a = team.enter()
         a.endpoints.refusals["join"] = [error("no")]

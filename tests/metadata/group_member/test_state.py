@@ -171,7 +171,7 @@ def test_an_answer_to_join_that_began_no_generation_says_nothing_of_a_barrier_th
 # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_an_answer_to_a_heartbeat_means() -> None:
+def test_an_answer_to_a_heartbeat_says_whether_the_member_stays_joins_again_or_ends() -> None:
     assert answered(staying(P0), None, sent_s=103) is Heard.NOTHING_NEW
     assert answered(staying(P0), RebalanceInProgress(""), sent_s=103) is Heard.JOIN_AGAIN
     for error in (UnknownMember(""), StaleGeneration(""), InstanceFenced(""), InvalidArgument("")):

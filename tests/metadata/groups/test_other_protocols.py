@@ -62,7 +62,7 @@ def test_a_group_of_any_protocol_type_joins_syncs_beats_commits_and_leaves(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_member_of_any_protocol_type_sent_is_stored_as_it_was(kind: str) -> None:
+def test_the_bytes_of_a_member_of_any_protocol_type_are_stored_as_they_were(kind: str) -> None:
     stable = synced(joined(kind)[0], kind, OPAQUE).group
     assert stable.phase is GroupPhase.STABLE
     kept = KeyValue("/tidelog/groups/g", encode_group(stable, SessionId(1)), Revision(1), Revision(1), 1)

@@ -76,7 +76,7 @@ def stored_part(group: Group) -> tuple[object, ...]:
 
 
 @given(group=GROUPS)
-def test_what_was_stored_of_a_group_is_read_back(group: Group) -> None:
+def test_a_stored_group_is_read_back(group: Group) -> None:
     read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=5_000)
     assert stored_part(read) == stored_part(group)
     assert list(read.members) == list(group.members), "the order decides who leads"
@@ -86,7 +86,7 @@ def test_what_was_stored_of_a_group_is_read_back(group: Group) -> None:
 
 
 @given(group=GROUPS)
-def test_what_begins_with_a_new_coordinator_ends_within_the_longest_rebalance_timeout(group: Group) -> None:
+def test_a_rebalance_that_begins_with_a_new_coordinator_ends_within_the_longest_rebalance_timeout(group: Group) -> None:
     read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=5_000)
     longest_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
     if read.barrier is not None:
@@ -188,7 +188,7 @@ def test_of_a_group_at_rest_or_whose_first_members_gather_nothing_is_handed_over
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b'{"format_version":1}', b"\xff", b'"\xff"'])
-def test_what_is_no_group_is_corrupt(value: bytes) -> None:
+def test_a_value_that_is_no_group_is_corrupt(value: bytes) -> None:
     with pytest.raises(Corrupt, match="/tidelog/groups/g holds no consumer group"):
         decode_group(kept(value), now_ms=0)
 
@@ -212,13 +212,13 @@ def test_a_group_fits_exactly_where_its_record_does(group: Group, bound: int) ->
 
 
 @given(offset=st.integers(0, 2**63 - 1), epoch=st.integers(-1, 2**31), metadata=TEXTS, at=st.integers(0, 2**42))
-def test_what_was_committed_is_read_back(offset: int, epoch: int, metadata: str, at: int) -> None:
+def test_a_committed_offset_is_read_back(offset: int, epoch: int, metadata: str, at: int) -> None:
     committed = CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata, committed_at_ms=at)
     assert decode_offset(kept(encode_offset(committed))) == committed
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"offset":"1"}', b"\xff"])
-def test_what_is_no_committed_offset_is_corrupt(value: bytes) -> None:
+def test_a_value_that_is_no_committed_offset_is_corrupt(value: bytes) -> None:
     with pytest.raises(Corrupt, match="holds no committed offset"):
         decode_offset(kept(value))
 

@@ -110,7 +110,7 @@ def test_every_transaction_that_writes_raises_the_revision_by_one(on_store: OnSt
     on_store(test)
 
 
-def test_what_writes_nothing_leaves_the_revision_as_it_is(on_store: OnStore) -> None:
+def test_a_transaction_that_writes_nothing_leaves_the_revision_as_it_is(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         revision = await s.put("a")
         assert await s.write() == revision
@@ -370,7 +370,7 @@ def test_a_revision_that_is_still_to_come_cannot_be_read(on_store: OnStore) -> N
     on_store(test)
 
 
-def test_what_history_no_longer_holds_is_refused_and_the_present_stays(on_store: OnStore) -> None:
+def test_a_revision_that_history_no_longer_holds_is_refused_and_the_present_stays(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         first = await s.put("a", b"1")
         await s.put("b", b"1")

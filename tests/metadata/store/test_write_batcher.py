@@ -67,7 +67,7 @@ def writing(request: pytest.FixtureRequest) -> Callable[[Callable[[Writing], Awa
 Scenarios = Callable[[Callable[[Writing], Awaitable[None]]], None]
 
 
-def test_what_is_asked_for_together_is_one_transaction(writing: Scenarios) -> None:
+def test_writes_that_are_asked_for_together_are_one_transaction(writing: Scenarios) -> None:
     async def scenario(w: Writing) -> None:
         at = await w.guard("/g/a", "/g/b")
         answers = await asyncio.gather(w.write("/g/a", at, ("/1", "a")), w.write("/g/b", at, ("/2", "b"), ("/3", "b")))
@@ -172,7 +172,7 @@ def test_the_owner_is_notified_of_an_unknown_outcome_though_the_caller_hung_up(w
     writing(scenario)
 
 
-def test_what_its_caller_no_longer_waits_for_is_written_all_the_same(writing: Scenarios) -> None:
+def test_a_write_whose_caller_no_longer_waits_is_written_all_the_same(writing: Scenarios) -> None:
     async def scenario(w: Writing) -> None:
         at = await w.guard("/g")
         caller, other = w.write("/g", at, ("/1", "x")), w.write("/g", at, ("/2", "x"))

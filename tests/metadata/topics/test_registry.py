@@ -253,7 +253,7 @@ def test_ids_differ_without_an_injected_generator(on_cluster: OnCluster) -> None
 # Only validating
 
 
-def test_what_is_only_validated_is_answered_and_not_written(on_cluster: OnCluster) -> None:
+def test_a_change_that_is_only_validated_is_answered_and_not_written(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         held = await c.topics.create("held", 3)
         before = await c.contents()
@@ -679,7 +679,7 @@ def test_a_topic_remembers_the_replication_factor_that_was_asked_for(on_cluster:
 
 
 @pytest.mark.parametrize("factor", [-2, 32768])
-def test_what_is_no_replication_factor_is_refused(on_cluster: OnCluster, factor: int) -> None:
+def test_a_number_that_is_no_replication_factor_is_refused(on_cluster: OnCluster, factor: int) -> None:
     async def test(opened: Cluster) -> None:
         with pytest.raises(InvalidArgument, match="is not a replication factor"):
             await opened.topics.create("orders", 1, replication_factor=factor)

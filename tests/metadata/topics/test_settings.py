@@ -63,7 +63,7 @@ def test_a_default_that_is_written_out_does_not_differ() -> None:
 
 
 @given(st.fixed_dictionaries({}, optional=VALUES))
-def test_what_differs_parses_to_the_same_settings(settings: dict[str, str]) -> None:
+def test_settings_that_differ_from_defaults_parse_to_the_same_settings(settings: dict[str, str]) -> None:
     parsed = TopicSettings.parse(settings)
     differing = parsed.differing()
     assert TopicSettings.parse(differing) == parsed

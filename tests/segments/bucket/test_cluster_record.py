@@ -117,7 +117,7 @@ def test_no_more_than_some_pages_are_listed() -> None:
     assert store.pages == 10
 
 
-def test_what_may_not_be_listed_is_passed_over() -> None:
+def test_a_bucket_that_may_not_be_listed_is_passed_over() -> None:
     class Closed(MemoryObjectStore):
         async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
             raise Denied("no right to list")

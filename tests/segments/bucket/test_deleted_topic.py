@@ -21,5 +21,5 @@ def test_a_marker_of_an_earlier_version_has_no_time() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"\xff", b'{"name":"orders","id":"1f","gone_at_revision":"9"}'])
-def test_what_is_no_marker_says_nothing(body: bytes) -> None:
+def test_a_body_that_is_no_marker_says_nothing(body: bytes) -> None:
     assert parse_deleted_topic(body) is None

@@ -66,7 +66,7 @@ def test_the_keys_are_those_of_the_drawing() -> None:
 
 
 @given(st.from_regex(r"[0-9a-f]{32}", fullmatch=True), NUMBERS, NUMBERS, NUMBERS)
-def test_what_spark_stages_parses_back(write: str, batch: int, created_ms: int, number: int) -> None:
+def test_keys_that_spark_stages_parse_back(write: str, batch: int, created_ms: int, number: int) -> None:
     rows = staged_rows_key(write, batch, created_ms, "0123456789abcdef", number)
     assert parse_staged_key(rows) == StagedKey(write, batch, created_ms=created_ms)
     assert parse_staged_key(chosen_key(write, batch)) == StagedKey(write, batch, chosen=True)
@@ -79,7 +79,7 @@ def test_what_spark_stages_parses_back(write: str, batch: int, created_ms: int, 
 
 
 @given(SESSIONS, SEQS)
-def test_what_was_built_parses_back(session: SessionId, seq: SegmentSeq) -> None:
+def test_keys_that_were_built_parse_back(session: SessionId, seq: SegmentSeq) -> None:
     assert parse_wal_key(segment_key(session, seq)) == WalKey(session, seq=seq)
     assert parse_wal_key(trimmed_key(session, seq)) == WalKey(session, trimmed_to=seq)
     end = SegmentSeq(min(seq + 32, 2**64 - 1))

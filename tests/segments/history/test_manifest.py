@@ -37,7 +37,7 @@ FULL = msgspec.structs.replace(
 KEY = manifest_key(TOPIC, ORDERS, 3)
 
 
-def test_what_was_written_is_read_back() -> None:
+def test_a_written_manifest_is_read_back() -> None:
     assert decode_manifest(encode_manifest(FULL), key=KEY) == FULL
 
 

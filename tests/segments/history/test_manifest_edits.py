@@ -100,7 +100,7 @@ def test_an_epoch_that_goes_on_begins_where_it_began() -> None:
     assert [(epoch.leader_epoch, epoch.start_offset) for epoch in manifest.epochs] == [(5, 0), (7, 15)]
 
 
-def test_what_would_contradict_the_version_before_is_refused() -> None:
+def test_an_edit_that_would_contradict_the_version_before_is_refused() -> None:
     manifest = compacted_to(20, before=compacted_to(10))
     how = {"writer": writer_of(9), "now_ms": 0}
     nothing: dict[str, tuple[()]] = {"epochs": (), "producers": ()}

@@ -60,7 +60,7 @@ def test_neighbours_share_the_pages_of_a_listing_and_what_lies_between_is_skippe
     assert store.count("list") == 4 + 2
 
 
-def test_what_is_known_is_not_read_again_while_it_is_the_newest() -> None:
+def test_a_manifest_that_is_known_is_not_read_again_while_it_is_the_newest() -> None:
     store = ScriptedStore()
     plant(store, FIRST)
     known = {ORDERS: FIRST}

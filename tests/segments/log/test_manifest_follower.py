@@ -110,7 +110,7 @@ def test_all_who_meet_a_gap_at_once_read_the_newest_manifest_once() -> None:
 # ── delete records ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_deleted_stays_deleted_for_the_next_leader() -> None:
+def test_records_that_were_deleted_stay_deleted_for_the_next_leader() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         async with leading(store) as log:

@@ -229,7 +229,7 @@ def test_a_gap_in_the_sequence_is_refused() -> None:
     with_log(bucket(), work)
 
 
-def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None:
+def test_producers_that_all_partitions_remember_are_bounded_together() -> None:
     """A request with an Idempotency-Key is a producer of its own: a bound of each partition alone is none of the broker."""
 
     async def work(log: SessionLog) -> None:
@@ -357,7 +357,7 @@ def test_a_damaged_partition_answers_what_is_wrong_with_it_until_it_is_dropped()
 # ── the end of a session, and the next one ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_was_acknowledged_and_only_that_is_there_for_the_next_session() -> None:
+def test_the_next_session_finds_the_acknowledged_records_and_only_them() -> None:
     store = bucket()
     store.script("create", key_of(1), SILENCE, SILENCE)
 

@@ -404,7 +404,7 @@ def test_a_sequence_error_is_verified_in_the_bucket_even_with_a_valid_lease() ->
     with_log(store, work)
 
 
-def test_what_is_refused_together_shares_a_look() -> None:
+def test_rejections_that_are_in_doubt_together_share_a_listing() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:

@@ -116,7 +116,7 @@ def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
     with_log(bucket(), work)
 
 
-def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
+def test_records_that_left_the_tail_cache_are_read_from_the_bucket() -> None:
     store = bucket()
 
     async def work(log: SessionLog) -> None:
@@ -220,7 +220,7 @@ def test_a_slow_read_of_history_does_not_hold_up_the_tail_of_others() -> None:
 
 
 @pytest.mark.parametrize("read_cache_bytes_max", [1 << 20, 1])
-def test_what_was_left_out_comes_with_the_first_fetch_after_it_was_read_also_where_the_pool_has_no_room(
+def test_a_run_that_was_left_out_comes_with_the_first_fetch_after_its_read_even_without_room_in_the_cache(
     read_cache_bytes_max: int,
 ) -> None:
     """However fast the tail goes on: it satisfies every fetch at once, and so would always leave the history out."""

@@ -39,7 +39,7 @@ def test_a_walk_gives_the_keys_in_the_order_of_their_bytes(tree: list[str], data
         assert listed(Path(root), prefix, start_after) == expected
 
 
-def test_what_is_not_an_object_is_passed_over(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_object_is_passed_over(tmp_path: Path) -> None:
     plant(tmp_path, "wal/00", ".tmp/half-written", ".hidden", "lost+found/x", "two words", "wal/ümlaut")
     (tmp_path / "link").symlink_to(tmp_path / "wal/00")
     (tmp_path / "linked").symlink_to(tmp_path / "wal")

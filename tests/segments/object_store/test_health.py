@@ -65,7 +65,7 @@ def test_three_calls_in_a_row_end_unavailable_and_then_it_is_watched_for_a_while
     assert health.state(25.0) is HEALTHY
 
 
-def test_what_lies_longer_ago_than_the_window_is_forgotten() -> None:
+def test_failures_from_before_the_window_are_forgotten() -> None:
     health = after("x" * 9)
     after("." * 9, health, from_s=WINDOW_S + 1.0)
     after("x", health, from_s=WINDOW_S + 2.0)

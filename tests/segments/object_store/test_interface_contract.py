@@ -130,7 +130,7 @@ async def keys_below(store: ObjectStore, prefix: str, *, limit: int = 1000) -> l
     ],
     ids=["one buffer", "three kinds", "empty buffers", "5000 buffers", "large and small"],
 )
-def test_what_was_created_is_read_back_whole(store: Run, body: list[Buffer]) -> None:
+def test_an_object_that_was_created_is_read_back_whole(store: Run, body: list[Buffer]) -> None:
     async def scenario(store: ObjectStore) -> None:
         await store.create("wal/00/07", body)
         assert await store.get("wal/00/07") == b"".join(body)

@@ -141,7 +141,7 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
         "s3://KEY:hunter2@bucket/\n",
     ],
 )
-def test_what_refuses_a_url_shows_none_of_its_credentials(url: str) -> None:
+def test_a_refusal_of_a_url_shows_none_of_its_credentials(url: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         asyncio.run(opened_and_closed(url))
     assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"

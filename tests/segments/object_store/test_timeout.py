@@ -35,7 +35,7 @@ def test_a_store_that_never_answers_is_given_up(name: Kind) -> None:
     run(main())
 
 
-def test_what_is_answered_in_time_passes_through() -> None:
+def test_a_call_that_is_answered_in_time_passes_through() -> None:
     async def main() -> None:
         store = TimeoutObjectStore(ScriptedStore(), timeout_s=5)
         await store.create(KEY, [b"ab", b"c"])

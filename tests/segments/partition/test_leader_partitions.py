@@ -42,7 +42,7 @@ def served(led: LeaderPartitions) -> tuple[bool, bool]:
     return is_served(led.writable), is_served(led.readable)
 
 
-def test_what_is_paused_is_read_and_what_has_its_reads_stopped_is_not_until_it_is_resumed() -> None:
+def test_a_paused_partition_is_read_and_one_with_its_reads_stopped_is_not_until_it_is_resumed() -> None:
     led = leading()
     assert served(led) == (True, True)
     led.pause(ORDERS)
@@ -53,7 +53,7 @@ def test_what_is_paused_is_read_and_what_has_its_reads_stopped_is_not_until_it_i
     assert served(led) == (True, True)
 
 
-def test_what_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> None:
+def test_a_partition_that_was_paused_before_it_was_led_is_paused_and_a_drop_forgets_it() -> None:
     led = LeaderPartitions(check_open=open_session)
     led.pause(ORDERS)
     led.add(ORDERS, led_partition())

@@ -353,7 +353,7 @@ def test_repeats_are_recognised_and_gaps_are_refused_whatever_the_order(steps: l
 
 
 @given(steps)
-def test_what_is_read_back_from_the_bucket_remembers_the_same(steps: list[tuple[ProducerId, int, int]]) -> None:
+def test_a_state_that_is_read_back_from_the_bucket_remembers_the_same(steps: list[tuple[ProducerId, int, int]]) -> None:
     leader, log, following = Leader(), [], {ALICE: 0, BOB: 0}
     for producer, _, records in steps:
         log.append(leader.send(producer, following[producer], records))
@@ -417,7 +417,7 @@ def test_idempotency_keys_do_not_push_out_producers_and_a_partition_that_is_give
     assert room.used == [1, len(orders.states) - 1], "it has no owner any more"
 
 
-def test_what_comes_with_a_partition_that_is_taken_over_counts_and_what_expires_does_not() -> None:
+def test_producers_of_a_partition_that_is_taken_over_count_and_those_that_expire_do_not() -> None:
     room = ProducerRoom(10)
     leader = Leader()
     for producer in range(1, 31):

@@ -75,7 +75,7 @@ def test_queued_work_is_released_when_its_caller_is_cancelled(monkeypatch: pytes
     asyncio.run(main())
 
 
-def test_what_the_work_raises_is_raised() -> None:
+def test_an_error_of_the_work_is_raised() -> None:
     def fail() -> None:
         raise ValueError("no group")
 

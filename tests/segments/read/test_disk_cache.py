@@ -29,7 +29,7 @@ def damage_all(folder: Path) -> None:
         file.write_bytes(body)
 
 
-def test_what_was_put_is_found_again_and_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+def test_a_run_that_was_put_is_found_again_and_the_least_recently_used_one_makes_room(tmp_path: Path) -> None:
     async def main() -> None:
         tier = DiskCache(tmp_path / "cold", bytes_max=25)
         for identity in ("a", "b"):
@@ -46,7 +46,7 @@ def test_what_was_put_is_found_again_and_what_was_not_used_for_longest_makes_roo
     run(main())
 
 
-def test_what_a_process_before_has_left_is_thrown_away_and_nothing_else(tmp_path: Path) -> None:
+def test_files_of_an_earlier_process_are_removed_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "0000000000000000.cold").write_bytes(b"of a process that crashed")
     (tmp_path / "notes.txt").write_bytes(b"somebody's")
     DiskCache(tmp_path, bytes_max=100)

@@ -128,7 +128,7 @@ def left_out(pool: ReadCache, location: RunLocation = LOCATION) -> None:
         assert reads.block_at(location) is None
 
 
-def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() -> None:
+def test_a_run_that_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() -> None:
     store = bucket()
     store.script("get", KEY, slow(5))
 
@@ -146,7 +146,7 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
     assert store.count("get") == 1
 
 
-def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> None:
+def test_a_run_that_was_left_out_and_evicted_again_is_owed_to_the_next_fetch() -> None:
     """Else a reader for whose history there is no room in the pool would always be left out."""
 
     async def main() -> None:

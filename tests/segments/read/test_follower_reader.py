@@ -183,7 +183,7 @@ def compacted_on(partition: TieredPartition, behind: TieredPartition) -> Manifes
     return newer
 
 
-def test_what_was_compacted_and_trimmed_since_the_leader_looked_is_found_in_the_newest_manifest() -> None:
+def test_records_that_were_compacted_and_trimmed_since_the_leader_answered_are_found_in_the_newest_manifest() -> None:
     partition, behind = TieredPartition(V, compacted=0), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:
@@ -248,7 +248,7 @@ def test_an_older_manifest_than_the_leader_names_is_not_used_however_long_it_is_
     paired(partition, scenario)
 
 
-def test_what_a_newer_manifest_has_deleted_is_out_of_range_and_never_stepped_over() -> None:
+def test_records_that_a_newer_manifest_has_deleted_are_out_of_range_and_never_stepped_over() -> None:
     partition, behind = TieredPartition(V, compacted=6), TieredPartition(V, compacted=12)
 
     async def scenario(pair: Pair) -> None:

@@ -347,7 +347,7 @@ def test_the_first_record_at_or_after_a_time_is_found_on_every_tier(
     partition.with_reader(work)
 
 
-def test_what_is_compacted_while_a_time_is_looked_up_is_not_stepped_over() -> None:
+def test_records_that_are_compacted_during_a_timestamp_lookup_are_not_stepped_over() -> None:
     """The run that is read first holds the time below the log start alone."""
     t = TIMESTAMP_MS
     batches = [batch_of(b"0", b"1", timestamps_ms=[t + 9, t]), *(batch_of(b"v", timestamps_ms=[t + 9]) for _ in range(3))]
@@ -430,7 +430,7 @@ def test_each_record_has_the_epoch_of_its_leader_in_parquet_too() -> None:
 # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_sequential_reader_comes_to_next_is_on_its_way_while_it_takes_the_present() -> None:
+def test_the_next_row_groups_of_a_sequential_reader_are_on_their_way_while_it_takes_the_present_one() -> None:
     partition = TieredPartition(V, compacted=12, file_batches=2, group_bytes=1 << 20)
 
     async def work(reader: LogReader) -> None:

@@ -341,7 +341,7 @@ def test_a_damaged_run_does_not_spoil_its_neighbours() -> None:
     assert records_in([read_run(bucket(damaged(LOCATION.end - 1)), OTHER).body]) == [(0, b"other")]
 
 
-def test_what_the_bucket_refuses_is_the_brokers_trouble_and_not_the_readers() -> None:
+def test_a_refusal_of_the_bucket_is_unavailable_to_the_reader() -> None:
     store = bucket()
     store.script("get", KEY, fails(Denied("403 AccessDenied", hint="Allow s3:GetObject.")))
     with pytest.raises(Unavailable, match="403 AccessDenied") as refusal:

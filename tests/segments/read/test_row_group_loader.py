@@ -116,7 +116,7 @@ class Loaders(MetaPathFinder):
         return None
 
 
-def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_that_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=12, group_bytes=200)
     groups, loaders = locations_in(partition), Loaders("segments.history.parquet_file")
     monkeypatch.setattr(segments.history, "parquet_file", segments.history.parquet_file)  # as it was before, when this is over

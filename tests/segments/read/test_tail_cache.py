@@ -33,7 +33,7 @@ def base_offsets(pool: TailCache, partition: TopicPartition, offset: int, *, byt
     return [header.base_offset for header in headers]
 
 
-def test_what_was_committed_is_read_from_the_batch_that_holds_the_offset_on() -> None:
+def test_committed_records_are_read_from_the_batch_that_holds_the_offset_on() -> None:
     pool = pool_for(10)
     pool.add(ORDERS, stamped_run(50, batch_of(b"a", b"b"), batch_of(b"c"), batch_of(b"d", b"e", b"f")))
     assert pool.start_offset(ORDERS) == 50
@@ -42,7 +42,7 @@ def test_what_was_committed_is_read_from_the_batch_that_holds_the_offset_on() ->
     assert base_offsets(pool, ORDERS, 55) == [53]
 
 
-def test_what_is_not_held_is_not_answered() -> None:
+def test_offsets_that_are_not_held_are_not_answered() -> None:
     pool = pool_for(10)
     pool.add(ORDERS, stamped_run(50, BATCH))
     assert base_offsets(pool, ORDERS, 49) is None

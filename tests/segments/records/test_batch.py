@@ -101,7 +101,7 @@ def test_sequences_go_on_at_zero_after_the_largest() -> None:
     assert parse_header(encode_records(THREE)).last_sequence == -1
 
 
-def test_what_clients_leave_in_the_producers_fields_without_a_producer_id_is_let_be() -> None:
+def test_values_of_the_producer_fields_without_a_producer_id_are_ignored() -> None:
     check(altered(encode_records(THREE), base_sequence=0))  # as aiokafka does
     check(altered(encode_records(THREE), producer_epoch=0))
 

@@ -120,7 +120,7 @@ def test_columns_encode_to_the_bytes_of_tuples_sliced_or_not(records: list[NewRe
 
 
 @given(record_lists)
-def test_what_is_decoded_encodes_to_the_same_bytes(records: list[NewRecordTuple]) -> None:
+def test_a_decoded_batch_encodes_to_the_same_bytes(records: list[NewRecordTuple]) -> None:
     batch = encode_records(records, producer_id=9, producer_epoch=1, base_sequence=3, leader_epoch=4)
     columns = decode(batch)
     assert batch == encode_batch(
@@ -234,7 +234,7 @@ def test_aiokafka_reads_what_is_written_here_under_every_codec(records: list[New
 
 
 @given(record_lists, st.sampled_from(Codec))
-def test_what_aiokafka_writes_under_every_codec_is_read_here(records: list[NewRecordTuple], codec: Codec) -> None:
+def test_batches_of_aiokafka_are_read_here_under_every_codec(records: list[NewRecordTuple], codec: Codec) -> None:
     batch = aiokafka_batch(records, compression_type=codec)
     assert read(batch) == rows_of(decode(batch)) == as_read(records)
 

@@ -37,7 +37,7 @@ def read(codec: Codec, section: bytes, bytes_max: int = 1 << 20) -> bytes:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=300), repeat=st.integers(1, 400))
-def test_what_is_compressed_comes_back(codec: Codec, data: bytes, repeat: int) -> None:
+def test_compressed_bytes_come_back(codec: Codec, data: bytes, repeat: int) -> None:
     assert read(codec, bytes(compress(codec, data * repeat))) == data * repeat
 
 
@@ -132,7 +132,7 @@ def test_a_torn_section_is_refused(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(st.binary(max_size=60), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3))
-def test_what_is_damaged_is_refused_or_read_within_the_bound(codec: Codec, noise: bytes, changes: list[tuple[int, int]]) -> None:
+def test_a_damaged_section_is_refused_or_read_within_the_bound(codec: Codec, noise: bytes, changes: list[tuple[int, int]]) -> None:
     section = bytearray(compress(codec, TEXT[:2000]))
     for at, byte in changes:
         section[at % len(section)] = byte

@@ -64,7 +64,7 @@ def given_as(value: bytes | None, form: JsonFormat = JsonFormat.AUTO) -> Any:
         ('[{"type":"binary","data":"AP8="}]', b'[{"type":"binary","data":"AP8="}]'),
     ],
 )
-def test_what_is_stored_for_a_json_value(text: str, value: bytes | None) -> None:
+def test_a_json_value_is_stored_as_its_bytes(text: str, value: bytes | None) -> None:
     assert stored(text) == value
 
 
@@ -86,7 +86,7 @@ def test_a_field_that_was_left_out_is_null() -> None:
         (b'{"type":"binary","data":"_-8="}', "no base64"),
     ],
 )
-def test_what_can_not_be_stored_is_refused(text: bytes, message: str) -> None:
+def test_a_json_value_that_can_not_be_stored_is_refused(text: bytes, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message) as caught:
         stored(text)
     assert "base64" in caught.value.hint
@@ -183,7 +183,7 @@ def test_any_bytes_come_back_from_the_binary_form(value: bytes) -> None:
 @example(b" 7 ")
 @example(b" 7 8 ")
 @example(b"\xef\xbb\xbf1")
-def test_what_auto_gives_can_be_produced_again_and_is_stored_as_the_same_bytes(value: bytes) -> None:
+def test_a_value_that_auto_gives_can_be_produced_again_and_is_stored_as_the_same_bytes(value: bytes) -> None:
     try:
         is_json = not isinstance(msgspec.json.decode(value), str)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -194,7 +194,7 @@ def test_what_auto_gives_can_be_produced_again_and_is_stored_as_the_same_bytes(v
 
 
 @given(_values, st.sampled_from(JsonFormat))
-def test_what_is_given_is_one_line_of_json_in_utf8(value: bytes, form: JsonFormat) -> None:
+def test_a_value_that_is_given_is_one_line_of_json_in_utf8(value: bytes, form: JsonFormat) -> None:
     try:
         shown = bytes(from_bytes(value, form))
     except InvalidArgument:

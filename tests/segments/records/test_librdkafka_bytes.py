@@ -79,7 +79,7 @@ def test_uncompressed_the_bytes_are_librdkafkas(idempotent: bool) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
-def test_what_librdkafka_writes_is_taken_and_read_under_every_codec(codec: Codec, idempotent: bool) -> None:
+def test_batches_of_librdkafka_are_taken_and_read_under_every_codec(codec: Codec, idempotent: bool) -> None:
     batches = produced_by_librdkafka(**{"compression.type": codec.name.lower(), "enable.idempotence": idempotent})
     records = []
     for batch in batches:

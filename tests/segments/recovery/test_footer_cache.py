@@ -116,7 +116,7 @@ def test_a_session_that_goes_on_is_read_from_where_the_last_look_ended() -> None
     run(scenario())
 
 
-def test_what_is_known_beyond_the_release_of_a_partition_is_none_of_it() -> None:
+def test_runs_that_are_known_beyond_the_release_of_a_partition_are_none_of_it() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 5)
@@ -139,7 +139,7 @@ def test_a_leader_that_dies_after_it_released_others_is_sealed_and_its_rest_is_r
     run(scenario())
 
 
-def test_what_one_reads_on_is_not_taken_for_what_another_had_read_ahead() -> None:
+def test_footers_that_one_reads_on_are_not_taken_for_those_that_another_had_prefetched() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 3)
@@ -156,7 +156,7 @@ def test_what_one_reads_on_is_not_taken_for_what_another_had_read_ahead() -> Non
     run(scenario())
 
 
-def test_what_one_reads_on_while_another_reads_elsewhere_is_not_mixed_up() -> None:
+def test_footers_that_one_reads_on_while_another_reads_elsewhere_are_not_mixed_up() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         in_both(bucket, 1, session=5, epoch=0)

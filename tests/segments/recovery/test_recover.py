@@ -162,7 +162,7 @@ def test_a_session_that_was_gone_is_read_once_it_was_restored() -> None:
 # ── a session is sealed before it is read ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_stands_behind_a_gap_was_never_committed_and_the_seal_goes_into_the_gap() -> None:
+def test_segments_behind_a_gap_were_never_committed_and_the_seal_goes_into_the_gap() -> None:
     bucket = Bucket()
     bucket.segment(1, {ORDERS: [ONE]})
     bucket.gap(1)
@@ -171,7 +171,7 @@ def test_what_stands_behind_a_gap_was_never_committed_and_the_seal_goes_into_the
     assert len(bucket.content(segment_key(SessionId(1), SegmentSeq(1)))) == SEAL_BYTES
 
 
-def test_what_a_zombie_writes_after_the_seal_is_not_found_next_time_either() -> None:
+def test_a_segment_that_a_zombie_writes_after_the_seal_is_not_found_next_time_either() -> None:
     bucket = Bucket()
     bucket.segment(1, {ORDERS: [ONE]})
     assert bucket.found(ORDERS, led(1)).end_offset == 1
@@ -462,7 +462,7 @@ histories = st.lists(
 
 
 @given(histories, st.data())
-def test_what_was_committed_is_recovered_and_damage_is_never_passed_over(
+def test_committed_records_are_recovered_and_damage_is_never_passed_over(
     history: list[list[dict[TopicPartition, int]]], data: st.DataObject
 ) -> None:
     bucket = Bucket()

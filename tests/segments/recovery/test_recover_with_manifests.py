@@ -217,7 +217,7 @@ def test_compaction_that_comes_on_while_it_is_read_makes_no_gap(steps: list[int]
     assert_goes_on(run(recovered()))
 
 
-def test_what_was_read_ahead_before_it_was_compacted_is_dropped_and_nothing_is_read_again() -> None:
+def test_a_prefetch_from_before_a_compaction_is_dropped_and_nothing_is_read_again() -> None:
     bucket = Compacted()
 
     async def recovered() -> RecoveredPartition:
@@ -238,7 +238,7 @@ def test_what_was_read_ahead_before_it_was_compacted_is_dropped_and_nothing_is_r
     assert_goes_on(found)
 
 
-def test_what_a_listing_shows_to_be_trimmed_takes_no_memory_in_the_cache_of_footers() -> None:
+def test_footers_that_a_listing_shows_to_be_trimmed_take_no_memory_in_the_cache() -> None:
     bucket = Compacted()
     cache = FooterCache(bytes_max=1 << 20)
 

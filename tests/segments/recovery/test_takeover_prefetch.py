@@ -59,7 +59,7 @@ def run(scenario: Coroutine[None, None, None]) -> None:
 
 
 @pytest.mark.parametrize("released_at", [2, 3, 5])
-def test_what_is_left_is_read_up_to_the_release_and_no_further(released_at: int) -> None:
+def test_the_rest_of_a_session_is_read_up_to_the_release_and_no_further(released_at: int) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         for seq in range(2):
@@ -132,7 +132,7 @@ def test_a_leader_that_wrote_nothing_may_be_missing_from_the_list() -> None:
         [],  # none: the topic was recreated
     ],
 )
-def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[LeadershipSpan]) -> None:
+def test_a_prefetch_that_the_metadata_do_not_bear_out_is_not_used(spans: list[LeadershipSpan]) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         store.plant(claim_key(led(6).session), b"{}")
@@ -200,7 +200,7 @@ def test_a_session_that_fails_or_hangs_holds_none_of_the_others_back() -> None:
     virtual_loop.run(scenario())
 
 
-def test_what_is_not_to_come_any_more_takes_no_memory() -> None:
+def test_a_prefetch_for_a_partition_that_is_not_to_come_any_more_takes_no_memory() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         await write(store, 5, 0, 0, epoch=0)

@@ -55,7 +55,7 @@ def test_a_seal_refuses_all_segments_from_its_sequence_number_on() -> None:
     assert landed(order, 3) == []
 
 
-def test_what_stands_before_a_seal_is_still_open() -> None:
+def test_a_segment_before_a_seal_is_still_open() -> None:
     order = order_of("a", "b", "c")
     assert sealed(order, 2) == ["c"]
     assert landed(order, 1) == []

@@ -211,7 +211,7 @@ def test_a_sealed_session_that_its_owner_knows_to_be_trimmed_is_not_listed_again
     in_loop(work())
 
 
-def test_what_is_trimmed_while_a_gap_is_asked_about_is_passed_over() -> None:
+def test_segments_that_are_trimmed_while_a_gap_is_asked_about_are_passed_over() -> None:
     async def work() -> None:
         scene = Scene()
         for seq in (0, 2, 3, 4):

@@ -55,7 +55,7 @@ def test_a_quiet_writer_answers_in_one_put_time() -> None:
     with_writer(store, work, settings=SETTINGS)
 
 
-def test_what_comes_while_a_put_is_in_flight_gathers_for_linger_ms_and_travels_together() -> None:
+def test_appends_that_come_while_a_put_is_in_flight_gather_for_linger_ms_and_travel_together() -> None:
     store = ScriptedStore()
     store.script("create", key_of(0), slow(1))
 
@@ -155,7 +155,7 @@ def test_a_segment_that_lands_early_is_answered_after_those_before_it() -> None:
     with_writer(store, work)
 
 
-def test_what_a_repeat_waits_for_is_found_until_it_is_decided() -> None:
+def test_a_segment_that_a_repeat_waits_for_is_found_until_it_is_decided() -> None:
     store = ScriptedStore()
     for seq in range(4):
         store.script("create", key_of(seq), slow(1))

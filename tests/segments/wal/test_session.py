@@ -248,12 +248,12 @@ def test_a_damaged_witness_is_passed_over_for_the_one_before_it() -> None:
     assert missing_in(store) == ([1], 2, False, key_of(4)), "2 was not called committed by anyone"
 
 
-def test_what_was_trimmed_is_not_missing() -> None:
+def test_a_trimmed_segment_is_not_missing() -> None:
     store = bucket(3, sealed_at=4, trimmed_to=3)
     assert missing_in(store) == ([], 4, True, "")
 
 
-def test_what_lands_between_two_pages_of_a_listing_is_not_taken_for_missing() -> None:
+def test_a_segment_that_lands_between_two_pages_of_a_listing_is_not_taken_for_missing() -> None:
     class Landing(ScriptedStore):
         async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
             page = await super().list(prefix, start_after=start_after, limit=limit)
@@ -427,7 +427,7 @@ def test_the_trim_point_is_where_the_highest_marker_says(trimmed_to: int | None)
     assert run(trim_point(bucket(4, trimmed_to=trimmed_to), SESSION)) == (trimmed_to or 0)
 
 
-def test_what_the_bucket_refuses_is_passed_on() -> None:
+def test_a_refusal_of_the_bucket_is_passed_on() -> None:
     store = bucket(0)
     store.script("get", key_of(0), fails(Denied("403")))
     with pytest.raises(Denied):
@@ -476,7 +476,7 @@ def seqs_below(found: ListedSession) -> list[list[int]]:
     ]
 
 
-def test_what_is_left_below_the_trim_point_is_listed_in_stretches_without_a_gap() -> None:
+def test_segments_left_below_the_trim_point_are_listed_in_stretches_without_a_gap() -> None:
     assert seqs_below(listed(bucket(0, 1, 2))) == []
     assert seqs_below(listed(bucket(0, 1, 3, 4, 5, trimmed_to=5))) == [[0, 1], [3, 4]]
     with_index = bucket(0, 3, 4, 5, trimmed_to=5)

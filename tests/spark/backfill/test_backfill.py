@@ -304,7 +304,7 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_manifest(log: MadeLog) -> Non
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_refused_before_a_task_starts(log: MadeLog) -> None:
+def test_a_topic_that_is_not_there_is_refused_before_a_task_starts(log: MadeLog) -> None:
     def never(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         raise AssertionError
 
@@ -326,7 +326,7 @@ def test_a_unit_that_is_too_large_is_done_in_several_waves(log: MadeLog) -> None
 
 
 @pytest.mark.slow
-def test_what_waits_may_be_more_than_there_is_room_to_keep_in_mind(log: MadeLog) -> None:
+def test_runs_that_wait_may_be_more_than_there_is_room_to_keep_in_mind(log: MadeLog) -> None:
     other = MadeLog(log.root, topic="others", id_digit="c")
     for _ in range(6):  # which is not asked for, and must not take the room
         other.segment({0: records(0, 5), 1: records(0, 5)}, session=9)

@@ -94,7 +94,7 @@ def test_the_application_is_one_for_the_operator_and_its_parts_fit_together() ->
     assert SPEC["restartPolicy"]["type"] in {"Never", "OnFailure", "Always"}
 
 
-def test_what_the_application_runs_is_in_the_image_and_takes_its_arguments() -> None:
+def test_the_application_that_the_guide_runs_is_in_the_image_and_takes_its_arguments() -> None:
     assert "COPY . /opt/tidelog" in DOCKERFILE
     path = SPEC["mainApplicationFile"].removeprefix("local:///opt/tidelog/")
     assert (ROOT / path).is_file()

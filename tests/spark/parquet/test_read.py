@@ -185,7 +185,7 @@ def test_plain_parquet_reads_what_is_in_files_and_has_the_same_columns(spark: Sp
     assert rows_of(frame) == rows_written(log, in_files)
 
 
-def test_what_the_session_says_of_s3_counts_and_what_hadoop_has_by_default_does_not(spark: SparkSession) -> None:
+def test_s3_settings_of_the_session_count_and_defaults_of_hadoop_do_not(spark: SparkSession) -> None:
     hadoop = spark._jsc.hadoopConfiguration()
     said = {"fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme", "fs.s3a.endpoint.region": "eu-west-1"}
     for name, value in said.items():

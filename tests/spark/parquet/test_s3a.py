@@ -38,7 +38,7 @@ def test_options_from_the_url_apply_to_this_bucket_alone() -> None:
 
 
 @pytest.mark.parametrize("key", ["fs.s3a.endpoint", "fs.s3a.bucket.lake.endpoint"])
-def test_what_the_session_says_goes_before(key: str) -> None:
+def test_a_setting_of_the_session_goes_before_the_url_s(key: str) -> None:
     options = hadoop_location("s3://lake?endpoint=https://store:9000", NOTHING, lambda asked: asked == key).options
     assert options == {"fs.s3a.bucket.lake.path.style.access": "true"}
 

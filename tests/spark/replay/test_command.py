@@ -44,7 +44,7 @@ def typed(*arguments: str) -> tuple[int, str]:
         (("--into-parquet", "/b", "--staging", "file:///c"), "are of --into-topic"),
     ],
 )
-def test_what_contradicts_itself_is_refused_before_spark_starts(arguments: tuple[str, ...], reported: str) -> None:
+def test_arguments_that_contradict_each_other_are_refused_before_spark_starts(arguments: tuple[str, ...], reported: str) -> None:
     with pytest.raises(InvalidArgument, match=reported) as refused:
         typed(*arguments)
     assert refused.value.hint

@@ -128,7 +128,9 @@ def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str,
         ({"end": "31"}, OutOfRange, "--to: 31 for orders/1 lies behind the last record"),
     ],
 )
-def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], error: type[TidelogError], reported: str) -> None:
+def test_a_plan_of_something_that_is_not_there_is_refused(
+    bucket: Bucket, changes: dict[str, Any], error: type[TidelogError], reported: str
+) -> None:
     with pytest.raises(error, match=reported) as refused:
         planned(bucket, **changes)
     assert refused.value.hint

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> HadoopFolder:
     return HadoopFolder(spark, f"{tmp_path}/checkpoint/")
 
 
-def test_what_is_there_is_not_written_over_though_the_file_system_would(folder: HadoopFolder) -> None:
+def test_a_file_that_is_there_is_not_written_over_though_the_file_system_would(folder: HadoopFolder) -> None:
     assert folder.read("replay.json") is None
     folder.create("replay.json", b"first")
     with pytest.raises(Rejected, match=r"replay\.json is there already"):

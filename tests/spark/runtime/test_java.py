@@ -119,7 +119,7 @@ def test_a_missing_pyspark_is_reported_with_its_install_command(monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_what_starts_spark_says_first_that_there_is_no_java(tmp_path: Path) -> None:
+def test_a_start_of_spark_says_first_that_there_is_no_java(tmp_path: Path) -> None:
     code = "from spark.runtime.session import spark_session\nspark_session('a test')"
     ran = subprocess.run(
         [sys.executable, "-c", code],

@@ -241,7 +241,7 @@ def test_a_request_of_more_batches_than_brokers_remember_may_come_again() -> Non
 
 
 @pytest.mark.parametrize("ahead", [1, 3000, 1 << 30])
-def test_what_is_read_ahead_is_bounded_and_what_is_in_its_topic_already_is_not_read(
+def test_a_commit_reads_ahead_within_a_bound_and_reads_no_rows_that_are_in_their_topic_already(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "READ_AHEAD_BYTES", ahead)
@@ -264,7 +264,7 @@ def test_what_is_read_ahead_is_bounded_and_what_is_in_its_topic_already_is_not_r
     run(test(World()))
 
 
-def test_what_brokers_may_have_forgotten_is_not_sent_blindly() -> None:
+def test_rows_that_brokers_may_have_forgotten_are_not_sent_blindly() -> None:
     async def test(world: World) -> None:
         world.steps.crash_at = STEPS.index("create " + done_key(WRITE, 0))
         with killed():

@@ -42,7 +42,7 @@ def test_options_are_read_without_regard_to_case() -> None:
         ({**WHERE, "kafka.bootstrap.servers": "b:9092"}, "an option of Kafka's brokers", "by `brokers`"),
     ],
 )
-def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[str, str], reported: str, hint: str) -> None:
+def test_a_malformed_option_is_refused_with_option_value_and_remedy(given: dict[str, str], reported: str, hint: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_sink_options(given)
     assert reported in refused.value.message

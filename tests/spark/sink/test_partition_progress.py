@@ -27,7 +27,7 @@ def out_of_order(expected: int) -> OutOfOrderSequence:
     return OutOfOrderSequence("gap", expected_sequence=expected)
 
 
-def test_what_is_committed_is_let_go_and_the_rest_follows() -> None:
+def test_a_committed_part_is_let_go_and_the_rest_follows() -> None:
     progress = progress_of(4)
     assert [part.first for part in progress.take(1 << 20, 3)] == [0, 10, 20]
     assert not progress.is_ready
@@ -93,7 +93,7 @@ def test_a_leader_that_knows_less_than_was_acknowledged_has_lost_it() -> None:
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-def test_what_sending_again_would_not_mend_ends_the_attempt(error: Exception, raised: type[Exception]) -> None:
+def test_an_error_that_sending_again_would_not_mend_ends_the_attempt(error: Exception, raised: type[Exception]) -> None:
     progress = progress_of(1)
     progress.take(1 << 20, 9)
     with pytest.raises(raised):

@@ -197,7 +197,7 @@ ROWS = StructType([StructField("key", StringType()), StructField("value", String
         ({}, "neither the option topic nor a column topic"),
     ],
 )
-def test_what_is_asked_for_and_not_there_is_refused_on_the_driver(
+def test_a_target_that_is_not_there_is_refused_on_the_driver(
     cluster: Cluster, options: dict[str, str], reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_brokers, "OPEN_PATIENCE_S", 0.0)
@@ -216,7 +216,7 @@ def test_a_topic_is_not_overwritten_nor_another_bucket_taken(cluster: Cluster, t
         TidelogDataSource(options).writer(ROWS, overwrite=False)
 
 
-def test_what_executors_find_wrong_leaves_nothing_behind(cluster: Cluster) -> None:
+def test_rows_that_executors_find_wrong_leave_nothing_behind(cluster: Cluster) -> None:
     writer = TidelogDataSource({**cluster.where, "topic": cluster.make("left")}).writer(ROWS, overwrite=False)
     fits = pa.record_batch({"key": ["k"], "value": ["v" * (STAGE_BYTES // 40)]})
     too_large = pa.record_batch({"key": ["k"], "value": ["v" * (STAGE_BYTES - 1)]})

@@ -125,7 +125,7 @@ def test_a_task_has_no_more_records_than_it_may(bucket: Bucket) -> None:
     assert read(bucket, planned) == bucket.written
 
 
-def test_what_filters_rule_out_is_not_read(bucket: Bucket) -> None:
+def test_rows_that_filters_rule_out_are_not_read(bucket: Bucket) -> None:
     assert tasks(bucket, RowFilter(partitions=frozenset([1]))) == []
     tail = tasks(bucket, RowFilter(offset_min=180))
     assert [type(part) for task in tail for part in task.parts] == [RunGroup]
@@ -256,7 +256,7 @@ def test_a_segment_that_is_gone_fails_the_query_and_names_it(bucket: Bucket) -> 
         ({"startingOffsets": '{"orders":{}}'}, InvalidArgument, "does not name orders/0"),
     ],
 )
-def test_what_is_not_there_is_refused_when_the_query_is_planned(
+def test_a_source_that_is_not_there_is_refused_when_the_query_is_planned(
     bucket: Bucket, options: dict[str, str], error: type[TidelogError], reported: str
 ) -> None:
     with pytest.raises(error, match=reported):

@@ -82,7 +82,7 @@ def test_the_most_exact_start_counts(given: dict[str, str], start: Position) -> 
         ({**ORDERS, "kafka.bootstrap.servers": "b:9092"}, "an option of Kafka's brokers"),
     ],
 )
-def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[str, str], reported: str) -> None:
+def test_a_malformed_option_is_refused_with_option_value_and_remedy(given: dict[str, str], reported: str) -> None:
     with pytest.raises(InvalidArgument, match=reported) as refused:
         parse_source_options(given)
     assert refused.value.hint

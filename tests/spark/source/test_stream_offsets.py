@@ -48,7 +48,7 @@ def test_offsets_look_as_they_are_documented() -> None:
         {"version": 1, "topics": {"orders": {"id": "1", "offsets": {"0": 1}, "more": 1}}},
     ],
 )
-def test_what_another_version_wrote_is_refused(stored: dict[str, object]) -> None:
+def test_offsets_that_another_version_wrote_are_refused(stored: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument, match="checkpoint") as refused:
         parse_offsets(stored)
     assert "checkpointLocation" in refused.value.hint

@@ -169,7 +169,9 @@ def test_compaction_behind_a_running_query_changes_nothing(
     assert query.drain() == of(0, 0, 180)
 
 
-def test_what_was_trimmed_before_it_was_seen_is_read_from_parquet(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_were_trimmed_before_they_were_seen_are_read_from_parquet(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_log, "TOPICS_S", 3600.0)
     query = Query(bucket)
     assert query.plan() is None
@@ -198,7 +200,7 @@ def test_a_bucket_that_is_away_for_a_moment_does_not_fail_a_query(bucket: Bucket
         query.plan()
 
 
-def test_what_is_available_when_it_starts_is_read_and_nothing_that_comes_later(bucket: Bucket) -> None:
+def test_records_that_are_available_at_the_start_are_read_and_none_that_come_later(bucket: Bucket) -> None:
     query = Query(bucket, available_now=True, startingOffsets="earliest", maxOffsetsPerTrigger="60")
     assert query.batch() == of(0, 0, 60)
     bucket.produce(records(100, 10))

@@ -55,7 +55,7 @@ def written(bucket: Bucket, first: int = 0) -> list[tuple[int, int, bytes | None
     return [(0, one.offset, one.key, one.value) for one in bucket.written if one.offset >= first]
 
 
-def test_what_is_available_comes_in_batches_and_each_row_once_over_restarts(spark: SparkSession, bucket: Bucket) -> None:
+def test_available_records_come_in_batches_and_each_row_once_over_restarts(spark: SparkSession, bucket: Bucket) -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30", "includeHeaders": "true"}
     query = into_parquet(spark, bucket, **options)
     assert [progress.numInputRows for progress in query.recentProgress] == [30, 30, 30, 10]
@@ -72,7 +72,9 @@ def test_what_is_available_comes_in_batches_and_each_row_once_over_restarts(spar
     assert [row[1] for row in found if row[0] == 1] == list(range(5))
 
 
-def test_what_was_deleted_before_a_query_came_to_it_fails_it_or_is_passed_over(spark: SparkSession, bucket: Bucket) -> None:
+def test_records_that_were_deleted_before_a_query_came_to_them_fail_it_or_are_passed_over(
+    spark: SparkSession, bucket: Bucket
+) -> None:
     starting = {"startingOffsets": '{"orders":{"0":10}}', "endingOffsets": '{"orders":{"0":20}}'}
     into_parquet(spark, bucket, **starting)
     bucket.delete_records(50)

@@ -152,7 +152,7 @@ def expected(**changes: Any) -> PartitionLag:
     ],
     ids=["nothing committed", "committed at 0", "no leader", "age unknown"],
 )
-def test_what_is_not_known_of_a_lag_is_none_and_never_zero(row: wire.PartitionLag, read: PartitionLag) -> None:
+def test_a_value_that_is_not_known_of_a_lag_is_none_and_never_zero(row: wire.PartitionLag, read: PartitionLag) -> None:
     group, _ = reported(lambda groups: groups.describe("g"), wire.GroupDescription(lags=[row]))
     assert group.lags == (read,)
 

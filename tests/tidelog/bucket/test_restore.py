@@ -182,7 +182,7 @@ def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMeta
 
 
 @pytest.mark.slow
-def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) -> None:
+def test_a_change_after_a_restore_survives_the_next_one(tmp_path: Path) -> None:
     """The new etcd counts from 1 again, and yet what it writes to the bucket is newer than all that lies there."""
 
     async def main() -> None:
@@ -572,7 +572,7 @@ class FaultyAt(FaultyStore):
         return await super().transact(compares, operations)
 
 
-def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp_path: Path) -> None:
+def test_records_that_were_compacted_and_trimmed_are_known_after_a_restore_and_go_on(tmp_path: Path) -> None:
     """Of one partition some is compacted and trimmed, of another all; a third was never compacted."""
 
     async def main() -> None:

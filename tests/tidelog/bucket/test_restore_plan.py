@@ -461,7 +461,7 @@ def test_trimmed_segments_leave_no_gap_where_a_manifest_covers_them() -> None:
     assert plan.topics[0].records == 12
 
 
-def test_what_was_compacted_and_not_trimmed_yet_counts_once() -> None:
+def test_records_that_were_compacted_and_not_trimmed_yet_count_once() -> None:
     footers = [footer(4, seq, (0, 1, 2 * seq)) for seq in range(4)]
     plan = with_history(found(*footers, mirrors=[mirrored(topic())]), compacted(4, epochs=[(1, 0)]))
     assert (plan.topics[0].records, plan.findings) == (8, [])
@@ -474,7 +474,7 @@ def test_leader_epochs_that_only_a_manifest_has_are_not_assigned_again() -> None
     assert state(plan).sessions == (SessionSpan(LeaderEpoch(1_000 + EPOCHS_AHEAD), SessionId(4), SegmentSeq(0)),)
 
 
-def test_what_is_missing_between_a_manifest_and_the_segments_is_damage_unless_it_was_deleted() -> None:
+def test_a_gap_between_a_manifest_and_the_segments_is_damage_unless_it_was_deleted() -> None:
     evidence = found(footer(9, 0, (0, 3, 12)), mirrors=[mirrored(topic())])
     assert "do not follow 9 without a gap" in with_history(evidence, compacted(10)).findings[0].what
     assert with_history(evidence, compacted(10, log_start_offset=12)).findings == []

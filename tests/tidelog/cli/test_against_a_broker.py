@@ -110,7 +110,7 @@ def test_lines_go_in_and_come_out_in_every_form(tidelog: CommandLine) -> None:
     assert len(tidelog("consume", "cli-lines", "-o", "table", "--from", "1h", "-p", "0").lines) == 4
 
 
-def test_what_was_consumed_can_be_produced_again(tidelog: CommandLine) -> None:
+def test_records_that_were_consumed_can_be_produced_again(tidelog: CommandLine) -> None:
     for name in ("cli-source", "cli-copy"):
         tidelog("topic", "create", name, "-p", "2")
     tidelog("produce", "cli-source", "--as", "ndjson", "-k", "id", stdin=b"".join(b'{"id":%d}\n' % n for n in range(50)))

@@ -85,7 +85,7 @@ def test_a_drain_without_waiting_reports_at_once(
     assert client.asked == [("b1", "--dry-run" in flags)]
 
 
-def test_what_is_unhealthy_is_said_in_sentences_and_exits_3(
+def test_an_unhealthy_cluster_is_described_in_sentences_and_exits_3(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = ClusterHealth(

@@ -189,7 +189,7 @@ def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.C
         (["--data-dir", "x", "--cluster", "No Name"], "is not a name for a cluster"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(
+def test_arguments_that_cannot_be_meant_are_refused_at_once(
     arguments: list[str], reported: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

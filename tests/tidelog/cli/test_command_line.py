@@ -247,7 +247,7 @@ def test_the_retention_of_a_topic_is_described_in_words(settings: dict[str, str]
     assert topics.kept(settings) == reported
 
 
-def test_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_of_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     error = OutcomeUnknown("the connection was lost")
     error.add_note("The 7 records before it were written.")
     app_errors.guarded(raising(error))

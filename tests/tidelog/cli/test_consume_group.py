@@ -123,7 +123,7 @@ def with_long_lines(log: tidelog.BlockingClient, topic: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_a_closed_pipe_did_not_take_is_read_again(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+def test_records_that_a_closed_pipe_did_not_take_are_read_again(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
     topic = with_long_lines(log, "group-pipe")
     with following(broker, topic, "--group", "pipe", "-o", "raw") as follower:
         assert a_line_of(follower).startswith(b"000000")
@@ -227,7 +227,7 @@ def test_where_a_member_begins_what_its_group_has_not_committed(start: Any, rese
         ((None, None, True), "--partition and --group are both given", "by itself"),
     ],
 )
-def test_what_does_not_go_with_a_group_is_refused(arguments: Any, said: str, hint: str) -> None:
+def test_an_argument_that_does_not_go_with_a_group_is_refused(arguments: Any, said: str, hint: str) -> None:
     start, reset, has_partitions = arguments
     with pytest.raises(InvalidArgument, match=said) as met:
         group_reset("g", start, reset, has_partitions=has_partitions)

@@ -207,7 +207,7 @@ def test_a_seek_that_breaks_off_half_way_says_so(tidelog: Commands) -> None:
     assert said.splitlines() == ["some partitions were moved, and some were not; seek again:", "orders/1: no answer"]
 
 
-def test_what_moved_otherwise_than_shown_is_shown_again(tidelog: Commands) -> None:
+def test_a_move_that_differs_from_the_one_shown_is_shown_again(tidelog: Commands) -> None:
     answers = Answers()
     answers.moved = [a_move(0, 10, 12), a_move(1, None, 7)]
     _, shown, said = tidelog(answers, "seek", "billing", "--to", "latest", yes=True)
@@ -296,7 +296,7 @@ def test_parts_of_topics(texts: list[str] | None, parts: dict[str, list[int] | N
 
 
 @pytest.mark.parametrize("text", ["o:", "o:a", "o:1-", "o:-1", "o:4-1", "o:1,", "o:0-99999999", "o:1 2", "o:1:2"])
-def test_what_names_no_partitions_is_refused(text: str) -> None:
+def test_a_text_that_names_no_partitions_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="names no partitions"):
         parse_parts([text])
 

@@ -326,7 +326,7 @@ def test_an_offset_that_is_gone_is_an_error_unless_the_reader_chose_otherwise() 
 # ── wrong use ──
 
 
-def test_what_is_wrong_is_refused_with_a_remedy() -> None:
+def test_a_wrong_argument_is_refused_with_a_remedy() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         with pytest.raises(InvalidArgument, match="no place to begin"):
             log.consume("orders", from_="yesterday")

@@ -132,7 +132,7 @@ def test_a_paused_partition_is_not_asked_for_and_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("error", [NoLeader("x"), Unavailable("x"), SessionFenced("x"), UnknownPartition("x"), UnknownTopic("x")])
-def test_what_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) -> None:
+def test_an_error_that_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) -> None:
     progress = progress_of(0, 0)
     now_s, pauses = 50.0, []
     for number in range(5):
@@ -209,7 +209,7 @@ def test_a_partition_that_ends_before_its_end_is_noticed_once_all_that_is_there_
 
 
 @pytest.mark.parametrize("error", [Corrupt("x"), Denied("x"), OutOfRange("x"), TidelogError("x")])
-def test_what_does_not_pass_ends_its_partition_and_no_other(error: TidelogError) -> None:
+def test_an_error_that_does_not_pass_ends_its_partition_and_no_other(error: TidelogError) -> None:
     progress = progress_of(0, 0, 0)
     assert progress.met({P1: error}, 0.0, jitter=1.0) == ([], of(1))
     assert progress.unfinished() == of(0, 2)

@@ -107,7 +107,7 @@ def test_room_is_kept_for_fetches_under_way_and_waited_for_where_there_is_none()
     run(test)
 
 
-def test_what_alone_is_larger_than_the_bound_has_room_when_nothing_else_is_there() -> None:
+def test_an_answer_that_is_larger_than_the_bound_has_room_when_nothing_else_is_there() -> None:
     async def test() -> None:
         ahead = PrefetchBuffer(10)
         async with ahead.room(100):

@@ -33,7 +33,7 @@ def delays_of(reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return asyncio.run(delays_with_spark("file:///b", CHART, scratch=tmp_path / "scratch"))
 
 
-def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_java_writes_to_its_stdout_are_not_taken_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = delays_of(f"[0.003s][warning][os] Java has something to say\n{ROW}\n", tmp_path, monkeypatch)
     assert hours == [{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}]
 

@@ -183,7 +183,7 @@ def test_a_member_that_is_forgotten_leaves_the_group(tmp_path: Path) -> None:
 # ── commits ──
 
 
-def test_what_was_processed_is_committed_in_the_background_and_never_what_is_in_hand(tmp_path: Path) -> None:
+def test_processed_records_are_committed_in_the_background_and_the_one_in_hand_never(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, auto_commit_interval_ms=10) as consumer:
             async for record in consumer:
@@ -217,7 +217,7 @@ def test_who_commits_by_itself_commits_what_was_handed_out(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("as_chunk", [True, False])
-def test_what_was_committed_of_what_is_in_hand_does_not_go_back_however_its_block_is_left(tmp_path: Path, as_chunk: bool) -> None:
+def test_a_commit_of_the_record_in_hand_does_not_go_back_however_its_block_is_left(tmp_path: Path, as_chunk: bool) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         with suppress(KeyError):
             async with log.consume("orders", group=GROUP) as consumer:
@@ -283,7 +283,7 @@ def test_an_offset_carries_the_leader_epoch_of_its_record(tmp_path: Path) -> Non
     with_group(tmp_path, scenario)
 
 
-def test_what_is_not_owned_is_not_committed(tmp_path: Path) -> None:
+def test_an_offset_of_a_partition_that_is_not_owned_is_not_committed(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP) as consumer:
             await consumer.chunk()
@@ -325,7 +325,9 @@ def test_a_commit_in_the_middle_of_a_rebalance_waits_for_its_end_also_that_of_a_
     with_group(tmp_path, scenario)
 
 
-def test_what_could_not_be_committed_is_committed_with_what_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_that_could_not_be_committed_are_committed_with_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit, faults = GrpcCoordinatorClient.commit, [Unavailable("the coordinator is away"), OutcomeUnknown("no answer")]
 
     async def failing(self: GrpcCoordinatorClient, *asked: Any) -> Any:

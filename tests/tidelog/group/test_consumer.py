@@ -447,7 +447,7 @@ def test_a_callback_whose_own_work_is_cancelled_raises_and_the_member_leaves(tmp
     with_group(tmp_path, scenario)
 
 
-def test_what_a_callback_raises_reaches_the_caller_and_the_member_leaves(tmp_path: Path) -> None:
+def test_an_error_of_a_callback_reaches_the_caller_and_the_member_leaves(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         def fail(partitions: list[tuple[str, int]]) -> None:
             raise KeyError(partitions[0])
@@ -495,7 +495,7 @@ def test_another_process_under_the_same_instance_id_ends_this_one(tmp_path: Path
     with_group(tmp_path, scenario)
 
 
-def test_what_does_not_go_with_a_group_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_an_option_that_does_not_go_with_a_group_is_refused_with_a_remedy(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         for wrong, message in (
             ({"from_": "latest"}, "from_ and partitions do not go with group"),

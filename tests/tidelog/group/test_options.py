@@ -18,7 +18,7 @@ def test_every_option_and_every_setting_of_a_member_is_a_keyword_of_consume() ->
     assert not of_reader & of_member
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_an_option_that_is_not_given_has_its_default() -> None:
     assert group_options({}) == GroupOptions(member=MemberSettings())
     changed = group_options({"session_timeout_ms": 6_000, "auto_commit": False, "assignors": ("range",)})
     assert changed.member == MemberSettings(session_timeout_ms=6_000, assignors=("range",))

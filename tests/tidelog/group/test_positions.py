@@ -42,7 +42,7 @@ def test_where_it_goes_on_because_its_offset_is_gone_is_due_at_once() -> None:
     assert not positions.has_uncommitted(P0), "no record was handed out"
 
 
-def test_what_the_caller_holds_of_a_gone_offset_takes_nothing_back() -> None:
+def test_records_of_a_gone_offset_that_the_caller_holds_take_nothing_back() -> None:
     positions = positions_at(5, committed=5)
     handed(positions, 5, 2, taken=2)
     positions.reset_position(P0, 20)
@@ -73,7 +73,7 @@ def test_nothing_of_a_whole_chunk_is_due_until_then() -> None:
     assert positions.hand is None
 
 
-def test_what_was_committed_in_the_middle_does_not_go_back_by_itself() -> None:
+def test_a_commit_in_the_middle_does_not_go_back_by_itself() -> None:
     positions = positions_at(10, committed=10)
     handed(positions, 10, 5, taken=3)
     positions.hand_is_processed()  # as commit() says
@@ -81,7 +81,7 @@ def test_what_was_committed_in_the_middle_does_not_go_back_by_itself() -> None:
     assert positions.due() == {}
 
 
-def test_what_the_caller_has_committed_ahead_of_what_is_processed_does_not_go_back_by_itself() -> None:
+def test_a_commit_ahead_of_the_processed_records_does_not_go_back_by_itself() -> None:
     positions = positions_at(10, committed=10)
     handed(positions, 10, 5, taken=3)
     positions.committed(P0, positions.named(P0, 13), asked=True)  # as commit(record) says, of the record in hand
@@ -110,7 +110,7 @@ def test_reading_that_goes_on_before_what_was_committed_is_committed_too() -> No
     assert positions.due() == {P0: Offset(8, 7, "id")}
 
 
-def test_what_is_let_go_counts_but_for_the_last_record() -> None:
+def test_a_hand_that_is_let_go_counts_but_for_the_last_record() -> None:
     positions = positions_at(10, committed=10)
     hand = handed(positions, 10, 5, taken=3)
     positions.let_go()
@@ -150,7 +150,7 @@ def test_only_what_was_handed_out_and_not_committed_is_lost() -> None:
 
 
 @given(st.lists(st.sampled_from(["next", "commit", "chunk", "leave"]), max_size=40))
-def test_what_is_committed_never_passes_what_the_caller_has_asked_past(steps: list[str]) -> None:
+def test_a_committed_offset_never_passes_the_records_that_the_caller_has_asked_past(steps: list[str]) -> None:
     positions, fetched, asked_past = positions_at(0, committed=0), 0, 0
     committed = 0
     for step in steps:

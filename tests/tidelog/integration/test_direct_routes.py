@@ -100,7 +100,7 @@ def test_a_former_leader_that_forwards_is_recognised_by_the_epoch_of_its_acknowl
 
 @pytest.mark.parametrize("had_written", [False, True], ids=["before it wrote", "after it wrote"])
 @pytest.mark.parametrize("is_seed", [False, True], ids=["another was asked first", "it was asked first"])
-def test_what_waits_for_a_leader_that_hangs_goes_to_the_next_one_each_once_and_in_order(had_written: bool, is_seed: bool) -> None:
+def test_records_for_a_leader_that_hangs_go_to_the_next_one_each_once_and_in_order(had_written: bool, is_seed: bool) -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect((b if is_seed else a).address, (a if is_seed else b).address, **quick(linger_ms=0)) as log:
             await log.produce("orders", 0, partition=1)
@@ -196,7 +196,7 @@ def test_a_client_whose_first_broker_hangs_asks_another() -> None:
 # ── a leader that can't be reached from here ──
 
 
-def test_what_a_leader_leads_that_can_not_be_reached_goes_through_another_until_it_can(
+def test_records_for_a_leader_that_can_not_be_reached_go_through_another_broker_until_it_can(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "DETOUR_AGE_S", 0.02)
@@ -243,7 +243,7 @@ def ways(log: tidelog.Client) -> set[routes.RoutePath]:
     return set(log._producer._streams)
 
 
-def test_what_is_forwarded_to_a_leader_that_is_gone_holds_up_nothing_of_the_broker_that_forwards() -> None:
+def test_records_forwarded_to_a_leader_that_is_gone_hold_up_nothing_of_the_broker_that_forwards() -> None:
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         a.forwards = True
         a.led["orders", 1] = asyncio.Event()

@@ -54,7 +54,7 @@ def test_a_pattern_matches_whole_names_and_topics_that_are_made_later_are_read_f
     with_records(test, topic_age_ms_max=30, fetch_wait_ms_max=20)
 
 
-def test_what_no_topic_matches_yet_is_waited_for_and_up_to_the_end_there_is_nothing() -> None:
+def test_a_pattern_that_no_topic_matches_yet_is_waited_for_and_up_to_the_end_there_is_nothing() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         assert await read_out(log.consume(re.compile("payments"), follow=False)) == []
         async with log.consume(re.compile("payments")) as consumer:
@@ -113,7 +113,7 @@ def test_the_error_at_the_end_names_partitions_by_their_topics() -> None:
     with_records(test)
 
 
-def test_what_names_no_topics_or_partitions_of_several_is_refused() -> None:
+def test_an_argument_that_names_no_topics_or_partitions_of_several_is_refused() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         for topics in ([], [7], 7, re.compile(b"orders")):
             with pytest.raises(InvalidArgument, match=r"names no topics|pattern of bytes"):

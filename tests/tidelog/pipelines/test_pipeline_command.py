@@ -54,7 +54,7 @@ def test_bad_usage_is_reported_before_spark_is_started(
     assert reported in capsys.readouterr().err
 
 
-def test_what_is_not_installed_has_an_exit_code_that_the_demo_knows(
+def test_a_library_that_is_not_installed_has_an_exit_code_that_the_demo_knows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)

@@ -143,14 +143,14 @@ def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledge
 
 
 @pytest.mark.parametrize("before", [RoutePath(A.address, B.address), RoutePath(A.address, NEXT_LEADER)])
-def test_what_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: RoutePath) -> None:
+def test_a_queue_that_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: RoutePath) -> None:
     accumulator = RecordAccumulator(SETTINGS)
     queue = accumulator.queue("orders", 0, way=before, topic_id="1")
     accumulator.lead(queue, A, leader_epoch=0)
     assert queue.way == RoutePath(A.address, TAKEOVER)
 
 
-def test_what_a_request_takes_counts_whole() -> None:
+def test_a_request_counts_whole() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     for queue in queues(accumulator, 8):
         put(accumulator, queue, 100)
@@ -291,7 +291,7 @@ def test_abandoned_queues_fail_and_the_others_go_on() -> None:
     assert accumulator.buffered_bytes == 100
 
 
-def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
+def test_a_batch_that_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     batches = [put(accumulator, queue) for queue in queues(accumulator, 3)]
     accumulator.abandon_all(Unavailable("closed"))

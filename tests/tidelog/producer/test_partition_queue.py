@@ -175,7 +175,7 @@ def test_batches_behind_one_of_unknown_outcome_keep_their_sequences_until_the_br
     assert batches[1].ack(0).offset == 0
 
 
-def test_what_a_broken_connection_may_still_bring_is_not_sent_again_under_a_new_epoch() -> None:
+def test_batches_that_a_broken_connection_may_still_bring_are_not_sent_again_under_a_new_epoch() -> None:
     """Both lie in the old connection. The broker has neither yet, and may take both before it hears of the new epoch."""
     queue = new_queue()
     first, second = add(queue, 0), add(queue, 1, now_s=5.0)
@@ -392,7 +392,7 @@ def test_an_abandoned_queue_needs_a_new_producer_id_and_restarts_its_sequences()
 # ── time ──
 
 
-def test_what_never_went_out_in_time_is_unavailable() -> None:
+def test_a_batch_that_never_went_out_in_time_is_unavailable() -> None:
     queue = new_queue()
     batches = [add(queue, n) for n in range(2)]
     queue.last_trouble = Unavailable("broker:9090: can't connect")
@@ -404,7 +404,7 @@ def test_what_never_went_out_in_time_is_unavailable() -> None:
     assert queue.released_bytes == 200
 
 
-def test_what_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> None:
+def test_a_batch_that_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> None:
     queue = new_queue()
     batch = add(queue, 0)
     send_all(queue)
@@ -418,7 +418,7 @@ def test_what_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> N
     assert queue.is_idle
 
 
-def test_what_was_refused_each_time_is_unavailable() -> None:
+def test_a_batch_that_was_refused_each_time_is_unavailable() -> None:
     queue = new_queue()
     batch = add(queue, 0)
     send_all(queue)

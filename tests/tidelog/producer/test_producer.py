@@ -497,7 +497,7 @@ def test_a_loop_that_only_sends_lets_others_run_after_each_batch() -> None:
 # ── wrong use ──
 
 
-def test_what_is_wrong_is_refused_before_anything_is_sent() -> None:
+def test_a_wrong_record_is_refused_before_anything_is_sent() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, request_bytes_max=50_000, batch_bytes_max=40_000) as log:
             with pytest.raises(UnknownTopic, match="there is no topic order"):

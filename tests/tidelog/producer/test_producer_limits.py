@@ -246,7 +246,7 @@ def test_the_latest_timestamp_that_a_batch_can_hold_is_taken_and_the_next_is_ref
     with_broker(test)
 
 
-def test_what_looks_like_text_or_a_number_is_sent_as_text_or_a_number() -> None:
+def test_a_value_that_looks_like_text_or_a_number_is_sent_as_text_or_a_number() -> None:
     class Name(StrEnum):
         TRACE = "trace"
 

@@ -168,7 +168,7 @@ def test_in_flight_records_of_a_recreated_topic_fail_and_unsent_ones_go_to_the_n
     with_broker(test)
 
 
-def test_what_was_for_partitions_that_the_new_topic_does_not_have_fails_as_unknown_partition() -> None:
+def test_a_record_for_a_partition_that_the_new_topic_does_not_have_fails_as_unknown_partition() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(retry_pause_ms_max=1_000)) as log:
             await log.produce("orders", 0, partition=4)

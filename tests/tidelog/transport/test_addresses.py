@@ -39,7 +39,7 @@ def test_each_way_to_write_one(text: str, address: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "ftp://x", "http://", "http://x:port", "http://x:99999", "http://x/path", "http://u@x", "https://"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_text_that_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         parse_address(text)
     assert "http://HOST:8080" in raised.value.hint

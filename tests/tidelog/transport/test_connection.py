@@ -42,7 +42,7 @@ def with_connection(test: Callable[[SmallBroker, Connection], Awaitable[None]], 
     with_broker(connected)
 
 
-def test_what_reads_has_time_for_another_attempt_when_a_broker_keeps_silent_and_what_writes_has_all_the_time() -> None:
+def test_a_read_has_time_for_another_attempt_when_a_broker_keeps_silent_and_a_write_has_all_the_time() -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
         timeouts_s: list[float] = []
 
@@ -168,7 +168,7 @@ def test_a_timeout_is_reported_as_silence_whatever_the_broker_answered_before() 
     with_connection(test, settings_from(quick(retry_pause_ms=120_000, retry_pause_ms_max=120_000)))
 
 
-def test_what_a_call_has_met_is_gone_with_it() -> None:
+def test_an_error_that_a_call_has_met_is_gone_with_it() -> None:
     """And with it all that its frame holds: nothing waits for the garbage collector."""
 
     async def test(broker: SmallBroker, connection: Connection) -> None:

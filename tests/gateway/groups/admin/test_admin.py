@@ -191,7 +191,7 @@ def test_refusals_come_back_as_the_coordinator_raised_them(tmp_path: Path) -> No
     serve(tmp_path, scenario)
 
 
-def test_what_was_forwarded_is_not_forwarded_again(tmp_path: Path) -> None:
+def test_a_call_that_was_forwarded_is_not_forwarded_again(tmp_path: Path) -> None:
     async def scenario(brokers: Brokers) -> None:
         await brokers.commit("billing")
         async with grpc.aio.insecure_channel(brokers.other("billing").grpc_address) as channel:

@@ -61,7 +61,7 @@ def test_lag_counts_records_and_the_age_of_the_first_unread_one() -> None:
     with_lag(scenario)
 
 
-def test_what_was_trimmed_before_it_was_read_is_no_lag() -> None:
+def test_records_that_were_trimmed_before_they_were_read_are_no_lag() -> None:
     async def scenario(lag: GroupLag, log: ReportedLog) -> None:
         log.ends, log.timestamps = {P0: bounds(50, 60)}, {(P0, 50): NOW_MS - 1_000}
         (row,) = await lag.lags(stored({P0: committed(3)}), {})

@@ -54,13 +54,13 @@ def test_a_first_record_that_came_while_it_was_looked_for_is_what_was_asked_for(
     assert seek_target(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=5) == SeekResult(10)
 
 
-def test_what_was_never_committed_has_nothing_to_shift_from() -> None:
+def test_a_partition_without_a_committed_offset_has_nothing_to_shift_from() -> None:
     with pytest.raises(InvalidArgument, match="no committed offset"):
         seek_target(SeekTo("shift", 1), P0, bounds=bounds(0, 9), committed=None)
 
 
 @pytest.mark.parametrize("to", [SeekTo("offset", -1), SeekTo("timestamp_ms", -1)])
-def test_what_no_log_could_answer_is_refused(to: SeekTo) -> None:
+def test_a_seek_that_no_log_could_answer_is_refused(to: SeekTo) -> None:
     with pytest.raises(InvalidArgument):
         check_seek(to)
 

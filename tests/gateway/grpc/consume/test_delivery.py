@@ -149,7 +149,7 @@ def pushing(scenario: Callable[[World], Awaitable[None]]) -> None:
     run(main(), seed=1)
 
 
-def test_what_is_owned_is_delivered_once() -> None:
+def test_a_record_of_an_owned_partition_is_delivered_once() -> None:
     async def scenario(world: World) -> None:
         world.member.owned = {("orders", 0), ("orders", 1)}
         await asyncio.sleep(30)

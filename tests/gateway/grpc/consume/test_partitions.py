@@ -39,7 +39,7 @@ def test_a_commit_names_all_up_to_a_delivery_and_again_what_was_not_committed() 
     assert due(partitions, second) == {}
 
 
-def test_what_was_delivered_while_a_commit_was_under_way_stays_due() -> None:
+def test_records_delivered_while_a_commit_was_under_way_stay_due() -> None:
     partitions, (zero,) = held(1)
     under_way = partitions.due(partitions.delivered([Position(zero, 3, 7)], remembered=True))
     partitions.due(partitions.delivered([Position(zero, 5, 7)], remembered=True))
@@ -47,7 +47,7 @@ def test_what_was_delivered_while_a_commit_was_under_way_stays_due() -> None:
     assert due(partitions, 2) == {0: 5}
 
 
-def test_what_was_delivered_before_a_partition_was_dropped_never_counts_again() -> None:
+def test_records_delivered_before_a_partition_was_dropped_never_count_again() -> None:
     partitions, (zero,) = held(1)
     partitions.due(partitions.delivered([Position(zero, 3, 7)], remembered=True))
     partitions.delivered([Position(zero, 4, 7)], remembered=True)

@@ -507,7 +507,7 @@ def test_rebalances_while_records_flow_repeat_nothing_and_skip_nothing(tmp_path:
     serve(tmp_path, scenario)
 
 
-def test_what_is_committed_before_it_is_let_go_of_counts(tmp_path: Path) -> None:
+def test_an_offset_that_is_committed_before_its_partition_is_let_go_of_counts(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         for number in range(3):
             await append(channel, b"%d-0" % number, b"%d-1" % number, partition=number)

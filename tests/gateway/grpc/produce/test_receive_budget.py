@@ -172,7 +172,7 @@ def test_a_message_that_only_opens_its_stream_says_little_of_the_next_but_not_no
 # ── what comes unasked ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_comes_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
+def test_a_message_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = read(messages, arriving(12, in_s=10), expected=1)
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
@@ -180,7 +180,7 @@ def test_what_comes_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
     assert messages.bytes_held_peak == 20
 
 
-def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() -> None:
+def test_a_message_that_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     idle = [read(messages, arriving(7, in_s=in_s), expected=1, waits_s=5) for in_s in (10, 11)]
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
@@ -191,7 +191,7 @@ def test_what_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() 
     assert (dropped.retryable, dropped.nothing_was_written) == (True, True)
 
 
-def test_what_is_longer_than_its_turn_counts_whole_or_is_dropped_whole() -> None:
+def test_a_message_that_is_longer_than_its_turn_counts_whole_or_is_dropped_whole() -> None:
     messages = ReceiveBudget(20, bytes_usual=1)
     longer = [read(messages, arriving(8), expected=2, waits_s=5) for _ in range(3)]
     *taken, dropped = gather_all(messages, *longer)

@@ -98,7 +98,7 @@ def test_both_ways_agree_on_any_fields(record: bytes) -> None:
 
 @settings(deadline=None)
 @given(records.filter(lambda record: len(record.headers) <= HEADERS))
-def test_what_encoders_write_is_read_by_hand(record: log_pb2.Record) -> None:
+def test_records_that_encoders_write_are_read_by_hand(record: log_pb2.Record) -> None:
     """Else the comparison above would compare protobuf with itself."""
     _decode_by_hand(record.SerializeToString(), NOW_MS, HEADERS)
 
@@ -178,7 +178,7 @@ def test_more_headers_than_an_append_may_have_are_refused() -> None:
     [b"\n\0" * (512 << 10), b"\n\x80\x80\x40" + b"\x1a\0" * (512 << 10)],
     ids=["empty records", "a record of empty headers"],
 )
-def test_what_is_refused_took_no_multiple_of_its_bytes(record_list: bytes) -> None:
+def test_a_record_list_that_is_refused_took_no_multiple_of_its_bytes(record_list: bytes) -> None:
     """protobuf makes a hundred bytes of two."""
     limits = RecordLimits(record_bytes_max=1 << 20, headers_max=1000, records_left=10_000)
     tracemalloc.start()

@@ -122,7 +122,7 @@ def test_a_ready_batch_is_a_view_of_the_message_and_not_a_copy() -> None:
 
 @settings(deadline=None)
 @given(requests)
-def test_what_encoders_write_is_read_by_hand(request: log_pb2.ProduceRequest) -> None:
+def test_requests_that_encoders_write_are_read_by_hand(request: log_pb2.ProduceRequest) -> None:
     """Else the comparison above would compare protobuf with itself."""
     message = request.SerializeToString()
     assert len(_parse_by_hand(memoryview(message)).appends) == len(request.appends)

@@ -99,7 +99,7 @@ def test_a_full_buffer_leaves_messages_with_their_clients(tmp_path: Path, read: 
     serve(tmp_path, scenario, segments=SMALL_BUFFER)
 
 
-def test_what_was_read_and_found_no_room_in_the_buffer_is_bounded_as_well(tmp_path: Path, read: list[bytes]) -> None:
+def test_messages_that_were_read_and_found_no_room_in_the_buffer_are_bounded_as_well(tmp_path: Path, read: list[bytes]) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         calls = [stub.ProduceStream() for _ in range(60)]
         for call in calls:

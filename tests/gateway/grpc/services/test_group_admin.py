@@ -122,7 +122,7 @@ def test_a_group_without_members_is_described_by_what_it_has_committed(tmp_path:
     serve(tmp_path, scenario)
 
 
-def test_what_is_asked_of_a_group_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
+def test_a_call_about_a_group_that_is_not_there_is_refused_and_makes_none(tmp_path: Path) -> None:
     async def scenario(admin: Admin) -> None:
         for call in (
             admin.describe(),

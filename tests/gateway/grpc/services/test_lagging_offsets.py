@@ -48,7 +48,7 @@ async def fetched(service: GroupsService) -> int | None:
     return found.offset if found.HasField("offset") else None
 
 
-def test_what_is_committed_of_a_topic_that_was_made_again_is_found_once_the_coordinator_has_heard_of_that() -> None:
+def test_an_offset_of_a_topic_that_was_made_again_is_found_once_the_coordinator_has_heard_of_that() -> None:
     async def scenario() -> None:
         world = World(topic(), MADE_AGAIN)
         world.view.hears(LAG_S, MADE_AGAIN)

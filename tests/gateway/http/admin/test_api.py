@@ -487,7 +487,7 @@ def test_the_openapi_document_is_valid_and_lists_every_route(tmp_path: Path) -> 
     serve(tmp_path, scenario)
 
 
-def test_what_administration_needs_is_made_once_with_its_first_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_admin_api_is_made_once_with_its_first_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def made_slowly(broker: SmallBroker) -> FastAPI:

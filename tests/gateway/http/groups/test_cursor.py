@@ -41,7 +41,7 @@ def test_a_damaged_cursor_is_refused(cursor: Cursor, at: int, change: int) -> No
 
 
 @given(st.text(max_size=60))
-def test_what_is_no_cursor_is_refused(text: str) -> None:
+def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         decode_cursor(text, OWNER)
 
@@ -84,7 +84,7 @@ def test_a_cursor_fits_a_url_whatever_it_holds() -> None:
     assert len(encode_cursor(Cursor(Generation(1), scattered), OWNER)) < 7_000
 
 
-def test_what_a_cursor_would_commit_is_what_was_read_since() -> None:
+def test_a_cursor_would_commit_the_offsets_that_were_read_since() -> None:
     first, second = TopicPartition(T1, Partition(0)), TopicPartition(T2, Partition(7))
     cursor = Cursor(Generation(1), {first: CursorEntry(4, must_stay=True), second: CursorEntry(9, must_stay=False)})
     assert cursor.uncommitted == {first: 4}

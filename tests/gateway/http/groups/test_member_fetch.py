@@ -170,7 +170,7 @@ def test_a_committed_offset_beyond_the_end_of_its_epoch_is_reset_to_it_and_repor
     assert b'"resets":[{"topic":"orders","partition":0,"before":7,"after":4}]' in reading.page([], "")
 
 
-def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> None:
+def test_a_partition_that_begins_at_the_end_begins_where_it_is_probed_first() -> None:
     logs = Logs(with_records={0})
     reading = reading_of(logs, from_latest=True)
 

@@ -48,7 +48,7 @@ def test_positions_come_from_the_cursor_then_from_commits_then_from_the_log() ->
     assert positions.cursor().uncommitted == {P0: 7}
 
 
-def test_what_begins_at_the_end_of_the_log_is_kept_and_committed() -> None:
+def test_an_offset_at_the_end_of_the_log_is_kept_and_committed() -> None:
     positions = MemberPositions([P0], NOTHING)
     positions.begin(P0, 100, at_the_end=True)
     assert positions.cursor().uncommitted == {P0: 100}

@@ -38,7 +38,7 @@ def test_the_leader_remembers_in_its_own_assignment_what_it_saw() -> None:
     assert decode_assignment(made[ME]) == {"a": [0, 1]}, "as any client of Kafka's protocol reads it"
 
 
-def test_what_is_too_much_to_remember_is_left_out() -> None:
+def test_topics_that_are_too_much_to_remember_are_left_out() -> None:
     topics = tuple(f"{number:0200}" for number in range(200))
     reported = joined({ME: encode_subscription(Subscription(topics))})
     made = member_leader.assignments(reported, subscribers(reported), dict.fromkeys(topics, 1))

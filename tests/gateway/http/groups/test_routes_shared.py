@@ -386,7 +386,7 @@ def test_a_member_that_its_leader_can_not_assign_to_is_none(tmp_path: Path) -> N
     serve(tmp_path, scenario, groups=QUICK_AND_SMALL)
 
 
-def test_what_came_while_a_member_waited_is_not_read_in_a_generation_that_has_passed(tmp_path: Path) -> None:
+def test_records_that_came_while_a_member_waited_are_not_read_in_a_generation_that_has_passed(tmp_path: Path) -> None:
     """Its partitions may be another's before the next heartbeat is due."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:

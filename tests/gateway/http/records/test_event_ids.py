@@ -26,7 +26,7 @@ OTHERWISE_WRONG = ["", "17", "0:18,1:4", "x", "/0:1", TOPIC_ID, f"{TOPIC_ID.uppe
 
 
 @pytest.mark.parametrize("text", [*OTHERWISE_WRONG, *(f"{TOPIC_ID}/{positions}" for positions in WRONG_POSITIONS)])
-def test_what_is_no_id_of_a_stream_over_all_partitions_is_refused(text: str) -> None:
+def test_a_text_that_is_no_id_of_a_stream_over_all_partitions_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="Last-Event-ID"):
         decode_event_id(text, partition=None)
 

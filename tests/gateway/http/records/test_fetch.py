@@ -261,7 +261,7 @@ def test_a_large_answer_is_bounded_and_whole(tmp_path: Path) -> None:
     serve(tmp_path, scenario, settings=GatewaySettings(fetch_bytes_max=300 * KIB))
 
 
-def test_what_was_compressed_far_is_answered_a_part_at_a_time(tmp_path: Path) -> None:
+def test_a_batch_that_was_compressed_far_is_answered_a_part_at_a_time(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         batch = encode_records([(None, b"%06d" % number * 100, (), T0) for number in range(2000)], codec=Codec.ZSTD)
         await client.post(f"{PRODUCE}?partition=0", batch, "application/vnd.tidelog.record-batch")

@@ -152,7 +152,7 @@ def test_an_error_in_the_body_is_named_by_its_position(body: bytes, said: str) -
         (b'{"records":[{"value":' + b"[" * 5000 + b"]" * 5000 + b"}]}", "900 levels"),
     ],
 )
-def test_what_is_wrong_comes_with_an_example_of_what_is_right(body: bytes, hint: str) -> None:
+def test_a_body_that_is_wrong_is_refused_with_an_example_of_what_is_right(body: bytes, hint: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         parse_json(body, now_ms=NOW, headers_max=10)
     assert re.search(hint, refusal.value.hint), refusal.value.hint

@@ -45,7 +45,7 @@ def test_lists_in_lists_are_counted_together(lists: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 7])
-def test_what_is_counted_does_not_depend_on_the_chunks(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_of_members_does_not_depend_on_the_chunks(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"records": [{"value": 'a",[{'}, {"value": ["\\", {}, []]}, {}]}).encode()
     assert members_at_most(text, level=2) == 3
     monkeypatch.setattr(json_body, "_CHUNK_BYTES", chunk_bytes)

@@ -140,7 +140,7 @@ def test_another_request_is_refused_wherever_its_records_would_go(
     serve(tmp_path, scenario)
 
 
-def test_what_does_not_change_the_meaning_may_differ_in_a_repeat(tmp_path: Path) -> None:
+def test_parameters_that_do_not_change_the_meaning_may_differ_in_a_repeat(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         path = f"{ORDERS}?partition=2&expected_offset=0"
         first = await client.produce(f"{path}&acks=leader", [{"value": 1}], idempotency_key="k")
@@ -193,7 +193,7 @@ def test_a_repeat_is_recognised_though_the_topic_takes_its_date_no_more(tmp_path
 
 
 @pytest.mark.parametrize("limit", ["max.message.bytes", "message.timestamp.after.max.ms"])
-def test_what_the_next_leader_may_have_taken_is_not_refused_for_good(
+def test_a_request_that_the_next_leader_may_have_taken_is_not_refused_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -283,7 +283,7 @@ def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int)
     serve(tmp_path, scenario)
 
 
-def test_what_was_half_written_is_completed_by_the_same_request_only(tmp_path: Path) -> None:
+def test_a_request_that_was_half_written_is_completed_by_the_same_request_only(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         lost = partition_of(broker.topic_cache.get("orders"), 1)
         broker.log.partitions.pause(lost)

@@ -72,7 +72,7 @@ def rows(*bindings: Acl) -> set[KafkaAcl]:
 
 
 @given(KAFKA_ACLS)
-def test_what_was_created_is_described_and_each_description_makes_the_same_binding(acl: KafkaAcl) -> None:
+def test_an_acl_is_described_as_it_was_created_and_each_description_makes_the_same_binding(acl: KafkaAcl) -> None:
     binding = check_acl(binding_of(acl))
     assert acl in described(binding)
     assert {check_acl(binding_of(each)) for each in described(binding)} == {binding}

@@ -39,7 +39,7 @@ def test_every_setting_of_a_topic_is_described_with_where_it_comes_from() -> Non
         assert [each.name for each in entry.synonyms] == ([BROKER_SYNONYMS[name]] if name in BROKER_SYNONYMS else [])
 
 
-def test_what_is_described_can_be_set_again() -> None:
+def test_configs_that_are_described_can_be_set_again() -> None:
     given = {"retention.ms": "1", "segment.bytes": "1048576"}
     described = {entry.name: entry.value or "" for entry in topic_configs(given, message_bytes_max=LIMIT)}
     assert differing_settings(described) == given

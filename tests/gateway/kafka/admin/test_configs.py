@@ -102,7 +102,7 @@ def test_a_topic_is_described_in_each_version(tmp_path: Path, version: int) -> N
     with_admin(tmp_path, scenario)
 
 
-def test_what_has_configs_is_listed_by_type(tmp_path: Path) -> None:
+def test_resources_with_configs_are_listed_by_type(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
         for name in ("payments", "orders"):
             await admin.broker.create_topic(name, 1)
@@ -227,7 +227,7 @@ def test_configs_are_set_deleted_and_lists_changed_one_by_one(tmp_path: Path, ve
     with_admin(tmp_path, scenario)
 
 
-def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_config_that_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
         await admin.broker.create_topic("orders", 1)
         good = ("segment.ms", SET, "5")

@@ -240,7 +240,7 @@ def test_a_right_to_create_is_none_to_look(tmp_path: Path, pattern: str) -> None
 
 
 @pytest.mark.parametrize("is_admin", [False, True])
-def test_what_is_asked_of_the_cluster_needs_a_right_to_it(tmp_path: Path, is_admin: bool) -> None:
+def test_a_request_about_the_cluster_needs_a_right_to_it(tmp_path: Path, is_admin: bool) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
         await admin.broker.create_topic("orders", 1)
         answer = await admin.ask("DescribeLogDirs", 4, DescribeLogDirsRequest(topics=None))

@@ -72,7 +72,7 @@ def test_a_topic_is_created_in_each_version_and_described_in_the_newer_ones(tmp_
     with_admin(tmp_path, scenario)
 
 
-def test_what_a_client_leaves_open_has_defaults(tmp_path: Path) -> None:
+def test_terms_that_a_client_leaves_open_have_defaults(tmp_path: Path) -> None:
     async def scenario(admin: KafkaAdmin) -> None:
         created = (await create(admin, topic("orders", -1, -1)))["orders"]
         assert (created.num_partitions, created.replication_factor) == (4, 1)

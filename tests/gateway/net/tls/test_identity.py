@@ -39,7 +39,7 @@ def reload(files: TlsReloader) -> bool:
     return asyncio.run(files.reload())
 
 
-def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
+def test_a_certificate_that_has_not_changed_is_not_taken_again(made: Certificates) -> None:
     files = TlsReloader(settings_of(made))
     before = files.identity
     assert not reload(files)

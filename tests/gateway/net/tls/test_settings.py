@@ -29,7 +29,7 @@ PAIR = {"tls_cert_file": CERT, "tls_key_file": KEY}
     ],
     ids=repr,
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, Any], named: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(given: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidArgument, match=named):
         TlsSettings(**given)
 

@@ -41,7 +41,7 @@ def test_sessions_with_a_seal_are_counted() -> None:
     assert (tally.sessions, tally.sealed_sessions) == (2, 1)
 
 
-def test_what_lies_below_topics_is_counted_by_topic_and_deleted_ones_are_marked() -> None:
+def test_objects_below_topics_are_counted_by_topic_and_deleted_ones_are_marked() -> None:
     at = TopicPartition(ORDERS, Partition(0))
     file = layout.history_file_key("orders", at, layout.history_file_name(Offset(0), Offset(9), 1, "0" * 16))
     tally = tallied(

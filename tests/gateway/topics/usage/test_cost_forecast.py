@@ -52,7 +52,7 @@ def test_requests_cost_what_s3_asks_for_them(operation: str, dollars: float) -> 
         (counted(stored=5 * GIB, rate=GIB, retention_ms=0), 0),
     ],
 )
-def test_what_a_topic_takes_follows_from_its_rate_and_its_retention(topic: CountedTopic, gib: float) -> None:
+def test_the_storage_of_a_topic_follows_from_its_rate_and_its_retention(topic: CountedTopic, gib: float) -> None:
     assert mean_bytes(topic, MONTH_S) / GIB == pytest.approx(gib)
     found = forecast(replace(NOTHING, topics=[topic]))
     assert found.topics[0].storage_dollars == pytest.approx(gib * 0.023)

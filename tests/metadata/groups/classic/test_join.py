@@ -300,7 +300,7 @@ def test_a_static_leader_that_restarts_leads_on_and_need_not_assign() -> None:
     assert played.assignment(played.sync("m3", instance="i")) == b"m1"
 
 
-def test_what_a_static_member_owned_before_its_restart_is_no_change_of_its_subscription() -> None:
+def test_partitions_that_a_static_member_owned_before_its_restart_do_not_change_its_subscription() -> None:
     played = stable(request(), request(instance="i", protocols=offers("orders", owned={"orders": (1, 2)})))
     played.join(request(instance="i", protocols=offers("orders")))
     assert played.group.phase is GroupPhase.STABLE
@@ -486,7 +486,7 @@ def test_a_member_alone_may_change_what_it_offers_and_even_its_kind() -> None:
         request()._replace(client_host="\x1b[31m"),
     ],
 )
-def test_what_is_out_of_bounds_is_refused(joining: JoinRequest) -> None:
+def test_a_join_out_of_bounds_is_refused(joining: JoinRequest) -> None:
     with pytest.raises(InvalidArgument):
         Played().join(joining)
 

@@ -361,7 +361,7 @@ def test_a_rebalance_that_was_under_way_is_begun_again_by_the_next_coordinator_a
 # ── while a step is stored ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_began_with_a_step_begins_when_it_was_stored_and_what_began_before_goes_on() -> None:
+def test_a_deadline_that_a_step_began_counts_from_its_write_and_an_earlier_one_goes_on() -> None:
     opening, began, at_rest = completing().group, preparing().group, stable(request(), request()).group
     stored = begun_when_stored(Group(), opening, now_ms=50_000)
     assert stored == replace(opening, sync_by_ms=50_000 + REBALANCE_MS), "nothing else"

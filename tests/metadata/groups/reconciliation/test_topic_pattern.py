@@ -102,7 +102,7 @@ def test_the_whole_name_must_match(pattern: str, name: str, *, matches: bool) ->
         *[r"\1", r"\b", r"\pL", "[[:alpha:]]", "(" * 60 + ")" * 60, "((a{100}){100}){100}", "a" * 1001, r"[\d-a", r"[a-\d]"],
     ],
 )
-def test_what_is_malformed_or_not_supported_is_refused(pattern: str) -> None:
+def test_a_pattern_that_is_malformed_or_not_supported_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpression):
         TopicPattern(pattern)
 

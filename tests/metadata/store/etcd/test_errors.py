@@ -35,7 +35,7 @@ def said(code: str, details: str, kind: type[Exception], then: str, *, writes: b
         ("FAILED_PRECONDITION", "etcdserver: not leader"),
     ],
 )
-def test_what_etcd_refuses_before_it_proposes_it_is_asked_of_another_member(code: str, details: str) -> None:
+def test_a_request_that_etcd_refuses_before_it_proposes_it_is_asked_of_another_member(code: str, details: str) -> None:
     for writes in (False, True):
         said(code, details, Unavailable, "ask another member", writes=writes)
 
@@ -102,7 +102,7 @@ def test_a_definite_refusal_is_raised_at_once(code: str, details: str, kind: typ
         said(code, details, kind, "raise", writes=writes)
 
 
-def test_what_is_no_etcd_is_passed_over() -> None:
+def test_an_address_that_is_no_etcd_is_passed_over() -> None:
     for writes in (False, True):
         said("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Rejected, "ask another member", writes=writes)
 

@@ -50,7 +50,7 @@ def test_operations_keep_their_order() -> None:
     assert prefix.request_delete_range == etcd_pb2.DeleteRangeRequest(key=b"/c/", range_end=b"/c0")
 
 
-def test_what_etcd_would_refuse_becomes_no_message() -> None:
+def test_a_transaction_that_etcd_would_refuse_becomes_no_message() -> None:
     with pytest.raises(InvalidArgument, match="twice"):
         transaction([], [Put("/a", b""), Put("/a", b"")])
     with pytest.raises(InvalidArgument, match="129 operations"):
@@ -59,7 +59,7 @@ def test_what_etcd_would_refuse_becomes_no_message() -> None:
         transaction([], [Put("/a", bytes((1 << 20) + 1))])
 
 
-def test_what_etcd_answers_reads_in_our_terms() -> None:
+def test_answers_of_etcd_read_in_our_terms() -> None:
     stored = mvcc_pb2.KeyValue(key=b"/a", value=b"1", create_revision=2, mod_revision=3, version=4, lease=5)
     assert key_value(stored) == KeyValue("/a", b"1", Revision(2), Revision(3), 4, LeaseId(5))
     assert event(mvcc_pb2.Event(kv=stored)) == Event("put", "/a", b"1", Revision(3))

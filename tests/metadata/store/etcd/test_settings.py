@@ -67,7 +67,7 @@ def test_an_address_reads_as_grpc_takes_it_and_as_people_write_it() -> None:
         ({"etcd_connect_timeout_ms": float("inf")}, "etcd_connect_timeout_ms is inf"),
     ],
 )
-def test_what_is_wrong_is_named_and_no_secret_shows(wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_setting_is_named_and_no_secret_shows(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said.replace("[", r"\[")) as refused:
         EtcdSettings(**wrong)
     assert "hunter2" not in f"{refused.value} {refused.value.hint} {refused.value.details}"

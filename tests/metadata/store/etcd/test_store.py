@@ -164,7 +164,7 @@ def test_a_key_that_is_no_text_is_corrupt_and_named() -> None:
 # Limits
 
 
-def test_what_etcd_would_refuse_is_refused_before_it_is_sent() -> None:
+def test_a_request_that_etcd_would_refuse_is_refused_before_it_is_sent() -> None:
     async def test() -> None:
         async with opened(UNREACHABLE) as store:
             with pytest.raises(InvalidArgument, match="129 operations"):

@@ -41,7 +41,7 @@ def test_a_transaction_that_fragments_cut_is_given_whole() -> None:
     assert taken(batches, answer(seen("d", 9), seen("a", 10))) == [(9, ["b", "c", "d"]), (10, ["a"])]
 
 
-def test_what_a_broken_stream_left_half_is_not_given_and_comes_again() -> None:
+def test_a_revision_of_which_a_broken_stream_left_half_is_not_given_and_comes_again() -> None:
     batches = WatchBatches(FIRST)
     assert taken(batches, answer(seen("a", 7), seen("b", 9), fragment=True)) == [(7, ["a"])]
     assert batches.begin() == 7

@@ -75,7 +75,7 @@ def test_keys_revisions_and_history_survive_a_restart(tmp_path: Path) -> None:
     run(test())
 
 
-def test_what_was_compacted_stays_compacted_after_a_restart(tmp_path: Path) -> None:
+def test_a_compacted_revision_stays_compacted_after_a_restart(tmp_path: Path) -> None:
     async def test() -> None:
         async with open_sqlite(tmp_path) as s:
             first = await s.put("a", b"1")

@@ -166,7 +166,7 @@ AFTER_A_CREATE: list[tuple[Handler, type[TidelogError]]] = [
 ]
 
 
-def test_what_each_answer_to_a_create_means() -> None:
+def test_each_answer_to_a_create_has_an_error_of_its_own() -> None:
     async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for handler, error in AFTER_A_CREATE:
             server.handler = handler
@@ -192,7 +192,7 @@ AFTER_A_READ: list[tuple[Handler, type[TidelogError], int]] = [
 ]
 
 
-def test_what_each_answer_to_a_read_means_and_how_often_it_is_asked() -> None:
+def test_each_answer_to_a_read_has_an_error_and_a_number_of_tries() -> None:
     async def scenario(store: S3ObjectStore, server: HttpScript) -> None:
         for handler, error, tries in AFTER_A_READ:
             server.handler = handler

@@ -65,7 +65,7 @@ def test_an_unknown_context_is_refused_with_the_nearest_name(home: Path, capsys:
         cluster_access("", {"XDG_CONFIG_HOME": str(home), "TIDELOG_CONTEXT": "staging"})
 
 
-def test_what_can_not_be_a_context_is_refused_before_it_is_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_context_that_can_not_be_one_is_refused_before_it_is_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "add", "a b", "--url", "http://a"]) == 2
     assert run(["context", "add", "a", "--url", "ftp://a"]) == 2
     assert not (home / "tidelog").exists()
@@ -91,7 +91,7 @@ urls = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
 @given(st.dictionaries(names, urls, max_size=4), names)
-def test_what_is_written_is_read_back(contexts: dict[str, str], current: str) -> None:
+def test_contexts_that_are_written_are_read_back(contexts: dict[str, str], current: str) -> None:
     assert parse_contexts(render_contexts(Contexts(current, contexts))) == Contexts(current, contexts)
 
 

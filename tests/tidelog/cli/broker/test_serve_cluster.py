@@ -113,7 +113,7 @@ def test_of_two_brokers_with_one_id_the_older_one_stops_and_says_why(tmp_path: P
         assert newer.process.poll() is None
 
 
-def test_what_can_not_work_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_configuration_that_can_not_work_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with cluster_in(tmp_path) as cluster:
         for flags, said in [
             (["--http", "0.0.0.0:0"], "advertise_http is not set: clients cannot connect to it"),

@@ -67,13 +67,13 @@ def test_a_broker_is_ready_before_it_loads_what_it_may_never_be_asked_for(starte
 
 
 @pytest.mark.slow
-def test_what_is_loaded_is_spared_by_the_garbage_collector_and_the_first_session_is_not(started: Started) -> None:
+def test_the_garbage_collector_spares_loaded_modules_and_not_the_first_session(started: Started) -> None:
     """Its log is a cycle that holds up to 128 MiB: spared, it outlived its session."""
     assert started.spared > 10_000
     assert started.logs_looked_at == 1
 
 
-def test_what_is_loaded_later_is_there_under_that_name() -> None:
+def test_a_module_that_is_loaded_later_is_there_under_that_name() -> None:
     """What is misspelt here, or was renamed, is never loaded."""
     assert {name for name in LATER if find_spec(name) is None} == set()
 

@@ -127,7 +127,7 @@ def test_lags_have_thousands_separators_offsets_have_none_and_unknown_values_are
         ),
     ],
 )
-def test_what_the_tables_do_not_say_is_said_under_them(group: GroupInfo, said: list[str]) -> None:
+def test_notes_under_the_tables_say_what_they_do_not(group: GroupInfo, said: list[str]) -> None:
     assert notes(group) == said
 
 

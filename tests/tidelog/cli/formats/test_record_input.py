@@ -131,7 +131,7 @@ def test_options_that_do_not_fit_the_form_are_refused() -> None:
 
 
 @given(st.sampled_from([InputFormat.LINES, InputFormat.RAW]), st.binary(max_size=60), st.lists(st.integers(0, 60)))
-def test_what_comes_in_pieces_gives_the_same_records(form: InputFormat, data: bytes, cuts: list[int]) -> None:
+def test_input_in_pieces_gives_the_same_records(form: InputFormat, data: bytes, cuts: list[int]) -> None:
     _same_in_pieces(InputOptions(form), data, cuts)
 
 
@@ -155,7 +155,7 @@ def _same_in_pieces(options: InputOptions, data: bytes, cuts: list[int]) -> None
     st.none() | st.binary(max_size=20) | st.integers(-(2**60), 2**60).map(to_bytes),
     st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3),
 )
-def test_what_consume_writes_produce_takes_back(
+def test_a_line_that_consume_writes_is_taken_back_by_produce(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     written = as_json_line(Record("t", 1, 2, 3, key, value, tuple(headers)))

@@ -76,7 +76,7 @@ def test_who_is_interrupted_leaves_whole_lines_and_knows_how_many() -> None:
     assert len(lines.splitlines()) == written
 
 
-def test_what_an_unbuffered_output_takes_in_parts_is_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_an_unbuffered_output_takes_in_parts_is_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[bytes] = []
 
     class Output:

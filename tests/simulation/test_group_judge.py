@@ -64,7 +64,7 @@ def test_a_frozen_member_may_have_owned_it_and_hands_out_nothing_when_it_wakes()
     assert reported.broken == [GroupRule.OWNED]
 
 
-def test_who_was_replaced_under_its_instance_id_has_until_its_session_ends() -> None:
+def test_a_member_that_was_replaced_under_its_instance_id_has_until_its_session_ends() -> None:
     reported = Reported()
     former, later = Somebody("c1", instance_id="i"), Somebody("c2", instance_id="i")
     reported.judge.replaced(former)

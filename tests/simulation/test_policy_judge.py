@@ -30,7 +30,7 @@ def test_readers_follow_the_log_start_and_may_have_asked_before_it_was_answered(
     assert judged(fetched(0, 1, asked_ms=19), fetched(3, 3, 4, asked_ms=20), fetched(5, asked_ms=60)) == []
 
 
-def test_who_asks_after_the_answer_reads_nothing_below() -> None:
+def test_a_reader_that_asks_after_the_answer_reads_nothing_below() -> None:
     assert judged(fetched(0, 2, asked_ms=20)) == [
         "r of orders/0 read offset 2, and all below 3 was deleted before",
         "r of orders/0 was answered that the log starts at 0 by session 1; it was 3 before",

@@ -253,7 +253,7 @@ def test_credentials_that_count_for_nothing_open_nothing(tmp_path: Path, all_tha
     asyncio.run(traced())
 
 
-def test_who_lacks_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Path) -> None:
+def test_a_caller_without_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with with_canary(tmp_path) as at:
             keys: dict[tuple[str, str], str] = {}

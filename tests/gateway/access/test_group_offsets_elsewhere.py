@@ -114,7 +114,7 @@ def test_a_group_that_the_caller_may_not_name_is_asked_for_nothing() -> None:
         asks("OffsetCommit", lambda service, context: service.commit(commit("salaries"), context), ORDERS)
 
 
-def test_who_may_read_all_is_answered_as_before() -> None:
+def test_a_caller_that_may_read_all_is_answered_as_before() -> None:
     everything = Acl(principal="billing", operation="all", resource="topic")
     answer, asked = asks("OffsetCommit", lambda service, context: service.commit(commit(*TOPICS), context), GROUP, everything)
     assert [each.code for each in answer.errors] == [0, 0, 0]

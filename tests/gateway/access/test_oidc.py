@@ -162,7 +162,7 @@ def test_a_crowd_with_unknown_keys_asks_the_provider_once() -> None:
     verify(scenario)
 
 
-def test_who_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
+def test_a_caller_that_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
     async def scenario(tokens: OidcVerifier, provider: Provider) -> None:
         impatient = asyncio.ensure_future(tokens.verify(token(kid="unknown")))
         await asyncio.sleep(ANSWERS_S / 2)

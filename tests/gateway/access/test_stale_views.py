@@ -227,7 +227,7 @@ def test_reads_that_first_go_to_a_silent_member_of_etcd_prove_it_all_the_same() 
     on_stage(scenario)
 
 
-def test_who_does_not_depend_on_the_store_is_served_all_the_same() -> None:
+def test_a_caller_that_does_not_depend_on_the_store_is_served_all_the_same() -> None:
     async def scenario(at: World) -> None:
         _, root = await at.key("root")
         at.store.cut()

@@ -132,7 +132,7 @@ def test_the_last_broker_that_takes_partitions_is_not_drained(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_who_is_no_broker_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_registered_is_refused_with_those_that_are(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path / "m", "broker-1", "broker-2") as cluster:
             with pytest.raises(NotFound, match="no broker broker-9 is registered") as refused:

@@ -90,7 +90,7 @@ def test_a_bucket_that_is_away_is_asked_again() -> None:
     in_a_world(scenario)
 
 
-def test_who_takes_over_starts_from_the_manifest_and_needs_no_notice() -> None:
+def test_a_new_leader_starts_from_the_manifest_and_needs_no_notice() -> None:
     async def scenario(world: World) -> None:
         b1, b2 = await world.start("b1", "b2")
         partitions = await world.topic("orders", 4)
@@ -175,7 +175,7 @@ def test_a_leader_publishes_its_first_deletion_at_once_and_batches_later_ones() 
     in_a_world(scenario)
 
 
-def test_who_leads_by_now_follows_a_deletion_that_its_predecessor_did_not_know_to_have_come_too_late() -> None:
+def test_a_new_leader_follows_a_deletion_that_its_predecessor_did_not_know_to_have_come_too_late() -> None:
     """Found by the simulation: a second process with its id had taken the first one's registration away, and led."""
 
     async def scenario(world: World) -> None:

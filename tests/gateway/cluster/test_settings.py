@@ -39,7 +39,7 @@ def test_an_advertised_address_that_clients_cannot_connect_to_is_refused(address
 
 @pytest.mark.parametrize("endpoint", ["http", "grpc"])
 @pytest.mark.parametrize("listens", ["0.0.0.0:8080", "[::]:8080", "[0:0::0]:8080"])
-def test_who_listens_everywhere_must_say_where_others_reach_it(endpoint: str, listens: str) -> None:
+def test_a_broker_that_listens_everywhere_must_say_where_others_reach_it(endpoint: str, listens: str) -> None:
     with pytest.raises(InvalidArgument, match=f"advertise_{endpoint} is not set: clients cannot connect") as refused:
         load_settings(IN_A_CLUSTER | {endpoint: listens}, {})
     assert f"--advertise-{endpoint} HOST:PORT" in refused.value.hint

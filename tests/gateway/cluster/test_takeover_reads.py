@@ -56,7 +56,7 @@ def test_partitions_that_are_appointed_in_many_transactions_are_read_together() 
     in_a_world(scenario)
 
 
-def test_who_takes_over_after_that_reads_the_index_that_the_one_before_has_written() -> None:
+def test_a_later_leader_reads_the_index_that_the_one_before_has_written() -> None:
     async def scenario(world: World) -> None:
         b1, b2 = await world.start("b1", "b2")
         partitions = await world.topic("orders", 4)

@@ -55,7 +55,7 @@ def test_a_final_error_and_an_unknown_outcome_are_raised_without_a_retry(error: 
     run(scenario())
 
 
-def test_who_hangs_up_ends_it() -> None:
+def test_a_caller_that_hangs_up_ends_the_retries() -> None:
     async def scenario() -> None:
         group = Group(*(NoCoordinator("none yet") for _ in range(100)))
         with pytest.raises(TimeoutError):

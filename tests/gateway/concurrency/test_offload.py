@@ -71,7 +71,7 @@ def test_a_cancelled_caller_keeps_its_slot_until_its_thread_has_ended() -> None:
     asyncio.run(main())
 
 
-def test_who_hangs_up_before_its_turn_is_gone_at_once() -> None:
+def test_a_caller_that_hangs_up_before_its_turn_is_gone_at_once() -> None:
     async def main() -> None:
         threads, work = BoundedExecutor(1), Worked()
         running = asyncio.ensure_future(threads.run(work))

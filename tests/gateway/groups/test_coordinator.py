@@ -197,7 +197,7 @@ def test_a_handover_between_the_barrier_and_the_assignment_costs_no_generation()
     with_cluster(scenario)
 
 
-def test_who_left_in_a_rebalance_is_not_waited_for_by_the_coordinator_to_which_the_group_is_handed_over() -> None:
+def test_a_member_that_left_in_a_rebalance_is_not_waited_for_by_the_next_coordinator() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, second, gone = await b1.stable(3)
@@ -215,7 +215,7 @@ def test_who_left_in_a_rebalance_is_not_waited_for_by_the_coordinator_to_which_t
     with_cluster(scenario)
 
 
-def test_how_long_a_member_has_been_silent_is_handed_over_and_it_has_half_of_its_session_at_least() -> None:
+def test_the_silence_of_a_member_is_handed_over_and_it_has_half_of_its_session_at_least() -> None:
     async def lost_after_s(cluster: Cluster, idle_s: float) -> float:
         b1, b2 = await cluster.coordinator(), await cluster.coordinator()
         first, silent = await b1.stable()
@@ -553,7 +553,7 @@ def test_a_commit_that_meets_the_next_generation_on_its_way_is_refused() -> None
     with_cluster(scenario)
 
 
-def test_who_assigns_by_hand_commits_without_a_member_and_makes_the_group() -> None:
+def test_a_consumer_that_assigns_by_hand_commits_without_a_member_and_makes_the_group() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await asyncio.gather(*(b1.commit(at, partition=P0) for at in range(5)))
@@ -792,7 +792,7 @@ def test_a_newcomer_that_hangs_up_while_it_is_stored_that_it_is_a_member_is_gone
     with_cluster(scenario)
 
 
-def test_who_joins_does_not_wait_for_all_that_hung_up_before() -> None:
+def test_a_member_that_joins_does_not_wait_for_all_that_hung_up_before() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator(GroupSettings(group_initial_rebalance_delay_ms=0, commit_linger_ms=50))
         for _ in range(100):

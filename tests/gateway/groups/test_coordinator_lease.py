@@ -124,7 +124,7 @@ def test_all_who_ask_within_a_second_share_one_look_at_the_store() -> None:
     on_stage(scenario)
 
 
-def test_who_asks_after_a_second_does_not_wait_for_the_next_look() -> None:
+def test_a_caller_that_asks_after_a_second_does_not_wait_for_the_next_check() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.view.verify()
         await asyncio.sleep(REFRESH_S + 0.1)
@@ -162,7 +162,7 @@ def test_a_broker_has_no_proof_until_its_watch_reports_a_new_broker() -> None:
     on_stage(scenario)
 
 
-def test_who_hears_of_a_new_broker_before_etcd_s_older_answer_comes_is_sure() -> None:
+def test_a_broker_that_hears_of_a_new_one_before_etcd_s_older_answer_comes_is_sure() -> None:
     async def scenario(stage: Stage) -> None:
         def registered() -> None:
             stage.see(b1=1, b2=2, b3=3)
@@ -199,7 +199,7 @@ def test_while_the_store_is_away_for_all_everyone_goes_on() -> None:
     on_stage(scenario)
 
 
-def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same() -> None:
+def test_a_broker_that_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same() -> None:
     async def scenario(stage: Stage) -> None:
         stage.see(b1=1, b2=2, b3=3)
         stage.etcd = None
@@ -212,7 +212,7 @@ def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same
     on_stage(scenario)
 
 
-def test_who_hears_of_a_proof_that_is_too_old_once_it_comes_looks_again() -> None:
+def test_a_broker_that_hears_of_a_proof_that_is_too_old_checks_again() -> None:
     """As one does that stood still meanwhile."""
 
     async def scenario(stage: Stage) -> None:
@@ -226,7 +226,7 @@ def test_who_hears_of_a_proof_that_is_too_old_once_it_comes_looks_again() -> Non
     on_stage(scenario)
 
 
-def test_who_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in_time() -> None:
+def test_a_broker_that_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in_time() -> None:
     async def scenario(stage: Stage) -> None:
         stage.etcd = None
         before_s = virtual_loop().time()
@@ -297,7 +297,7 @@ def test_subscribers_receive_each_proof_with_the_time_without_one_before_it() ->
     on_stage(scenario)
 
 
-def test_who_waits_when_the_view_ends_before_it_has_looked_is_not_sure_at_once() -> None:
+def test_a_caller_that_waits_when_the_view_ends_before_its_first_check_is_not_sure_at_once() -> None:
     async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
         waiting = asyncio.ensure_future(unsure(stage))
         virtual_loop().call_soon(running.cancel)  # after the waiter's first step, before the view's next one
@@ -309,7 +309,7 @@ def test_who_waits_when_the_view_ends_before_it_has_looked_is_not_sure_at_once()
     until_the_view_ends(scenario)
 
 
-def test_who_waits_when_the_view_ends_between_two_looks_is_not_sure_at_once() -> None:
+def test_a_caller_that_waits_when_the_view_ends_between_two_checks_is_not_sure_at_once() -> None:
     async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
         stage.etcd = {"b1": Revision(7)}
         await unsure(stage)
@@ -323,7 +323,7 @@ def test_who_waits_when_the_view_ends_between_two_looks_is_not_sure_at_once() ->
     until_the_view_ends(scenario)
 
 
-def test_who_waits_when_the_view_ends_in_a_look_is_not_sure_at_once() -> None:
+def test_a_caller_that_waits_when_the_view_ends_in_a_check_is_not_sure_at_once() -> None:
     async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
         stage.etcd = None
         waiting = asyncio.ensure_future(unsure(stage))

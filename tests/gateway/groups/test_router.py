@@ -200,7 +200,7 @@ def test_a_call_that_was_forwarded_once_is_refused_with_the_coordinator_s_name_a
     with_group(tmp_path, scenario)
 
 
-def test_who_hangs_up_at_another_broker_waits_no_more_at_the_coordinator(tmp_path: Path) -> None:
+def test_a_member_that_hangs_up_at_another_broker_waits_no_more_at_the_coordinator(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         await stable(group)
         joining = group.through(group.others[0]).join()  # a rebalance begins, and the others do not come

@@ -111,7 +111,7 @@ def test_a_member_whose_heartbeat_said_to_wait_keeps_its_partitions_for_its_reba
     with_cluster(scenario)
 
 
-def test_who_is_lost_since_its_requests_for_the_assignment_never_came_had_given_up_before() -> None:
+def test_a_member_that_is_lost_since_its_requests_for_the_assignment_never_came_had_given_up_before() -> None:
     async def scenario(cluster: Cluster) -> None:
         at = await cluster.coordinator()
         leader, cut, third = await three_members(at)

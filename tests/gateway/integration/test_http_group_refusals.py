@@ -244,7 +244,7 @@ def test_offsets_that_cannot_be_committed_carry_their_errors(tmp_path: Path) -> 
     serve(tmp_path, scenario)
 
 
-def test_who_commits_by_hand_is_refused_while_the_group_has_members(tmp_path: Path) -> None:
+def test_a_commit_by_hand_is_refused_while_the_group_has_members(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await HttpMember(client, "g").join()
         answer = await client.ask("POST", "/v1/groups/g/offsets", json={"offsets": [_at(3)]})

@@ -271,7 +271,7 @@ def test_a_head_that_is_a_bomb_is_refused_and_the_connection_goes_on(tmp_path: P
     with_broker(tmp_path, scenario)
 
 
-def test_who_closes_its_half_is_answered_and_who_says_nothing_more_is_let_go(tmp_path: Path) -> None:
+def test_a_client_that_closes_its_half_is_answered_and_one_that_says_nothing_more_is_let_go(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with bystander(broker):
             half = await connected(broker.http_address)

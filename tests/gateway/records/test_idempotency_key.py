@@ -55,7 +55,7 @@ def test_another_body_or_type_has_another_fingerprint() -> None:
     assert len(prints) == 3
 
 
-def test_where_the_records_were_asked_to_go_is_part_of_the_fingerprint() -> None:
+def test_the_partition_that_a_request_asks_for_is_part_of_the_fingerprint() -> None:
     """Without a partition and an offset the fingerprint has not changed: see the literal above."""
     queries = [(None, None), (0, None), (1, None), (None, 0), (None, 1), (0, 0), (2**31 - 1, 2**63 - 1)]
     prints = {

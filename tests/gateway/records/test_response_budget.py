@@ -60,7 +60,7 @@ def test_a_batch_larger_than_all_the_room_is_not_refused() -> None:
     assert run(gather_all(hold(room_of(64), 1000, for_s=1, bytes_least=1000))) == [(0, 64)]
 
 
-def test_who_finds_no_room_in_time_is_throttled_and_left_no_trace() -> None:
+def test_a_reader_that_finds_no_room_in_time_is_throttled_and_left_no_trace() -> None:
     room = room_of(2)
     _, refused, late = run(
         gather_all(

@@ -328,7 +328,7 @@ def test_no_partitions_are_led_without_asking_the_store(tmp_path: Path) -> None:
     run(test())
 
 
-def test_who_comes_second_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_leader_that_comes_second_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
             led = partitions(3)
@@ -344,7 +344,7 @@ def test_who_comes_second_is_fenced_and_changes_nothing(tmp_path: Path) -> None:
     run(test())
 
 
-def test_who_first_leads_a_new_partition_second_is_fenced(tmp_path: Path) -> None:
+def test_a_second_leader_of_a_new_partition_is_fenced(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
             led: dict[TopicPartition, None] = dict.fromkeys(partitions(2))

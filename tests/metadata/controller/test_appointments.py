@@ -97,7 +97,7 @@ def test_a_leader_is_appointed_behind_what_leads_in_an_earlier_epoch() -> None:
     assert (again.leader_session, again.leader_epoch, again.moving_to) == (3, 2, None)
 
 
-def test_who_hands_over_by_itself_or_has_done_so_is_asked_no_more() -> None:
+def test_a_leader_that_hands_over_by_itself_or_has_done_so_is_asked_no_more() -> None:
     asked = moving(LED, S2)
     assert reapplied(asked, LED) == asked
     assert reapplied(asked, asked) is None

@@ -70,7 +70,7 @@ def test_a_new_member_asks_for_its_id_first_and_a_static_one_need_not() -> None:
     assert (static.instance_id, static.member_id_required) == ("a", False)
 
 
-def test_who_holds_partitions_offers_cooperative_assignors_alone_and_says_what_it_holds_and_since_when() -> None:
+def test_a_member_with_partitions_offers_cooperative_assignors_alone_and_says_since_when_it_holds_them() -> None:
     first = MemberState(SETTINGS).join_request(["orders", "events"], now_s=0)
     assert [offered.name for offered in first.protocols] == ["cooperative-sticky", "range"]
     assert decode_subscription(first.protocols[0].metadata) == Asked(("events", "orders"))
@@ -200,7 +200,7 @@ def test_a_join_is_repeated_only_after_a_later_heartbeat_contradicts_it() -> Non
     assert answered(member_state, UnknownMember(""), sent_s=111) is Heard.ENDED
 
 
-def test_who_waits_to_join_and_hears_of_the_next_generation_looks_again_before_it_gives_up_the_answer() -> None:
+def test_a_member_that_waits_to_join_checks_a_stale_generation_again_before_it_gives_up_the_answer() -> None:
     member_state = staying(P0)
     for asked_s in (110, 120):
         member_state.join_request(["orders"], now_s=asked_s)
@@ -208,7 +208,7 @@ def test_who_waits_to_join_and_hears_of_the_next_generation_looks_again_before_i
         assert answered(member_state, StaleGeneration(""), sent_s=asked_s + 5) is Heard.ASK_AGAIN
 
 
-def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_the_group_does_not_know_it() -> None:
+def test_a_member_that_is_lost_owns_nothing_and_keeps_its_id_unless_the_group_does_not_know_it() -> None:
     for why, member_id in ((StaleGeneration(""), ME), (UnknownMember(""), NO_MEMBER)):
         member_state = staying(P0, P1)
         assert member_state.lost(why) == {P0, P1}

@@ -147,7 +147,7 @@ def test_a_handover_without_departed_members_equals_the_stored_record() -> None:
 
 
 @pytest.mark.parametrize("also", ["nothing", "who is named leaves", "who is unnamed hangs up"])
-def test_who_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_waited(also: str) -> None:
+def test_a_member_that_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_waited(also: str) -> None:
     played = stable(request(), request())
     newcomer = played.join(request())
     stored = played.group

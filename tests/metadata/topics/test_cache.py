@@ -592,7 +592,7 @@ def test_reads_of_names_that_no_caller_waits_for_any_more_do_not_queue_while_the
     catching_up(test)
 
 
-def test_who_can_t_catch_up_is_to_ask_again() -> None:
+def test_a_caller_that_can_t_catch_up_is_to_ask_again() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         store.open.clear()
         with pytest.raises(Unavailable, match="no answer of the metadata store in time"):

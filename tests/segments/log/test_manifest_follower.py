@@ -251,7 +251,7 @@ def test_a_deletion_during_a_handover_is_outcome_unknown() -> None:
     run(scenario())
 
 
-def test_who_is_fenced_before_it_wrote_has_written_nothing() -> None:
+def test_a_deletion_of_a_leader_that_was_fenced_before_it_has_written_nothing() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         async with leading(store) as log:

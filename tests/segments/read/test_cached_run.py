@@ -113,7 +113,7 @@ def test_a_flipped_bit_costs_its_own_batch_and_no_other(bit: int) -> None:
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.data())
-def test_who_steps_over_the_damage_reads_every_sound_record_once(shape: list[int], data: st.DataObject) -> None:
+def test_a_reader_that_steps_over_the_damage_reads_every_sound_record_once(shape: list[int], data: st.DataObject) -> None:
     written = Written(*[batch_of(*[b"v" * 20] * records) for records in shape])
     hit = data.draw(st.sets(st.integers(0, len(shape) - 1)))
     bits = [(written.entries[index].start - written.location.start) * 8 + data.draw(st.integers(0, 60 * 8)) for index in hit]

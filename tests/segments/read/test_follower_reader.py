@@ -295,7 +295,7 @@ def test_a_manifest_that_is_nowhere_is_an_error() -> None:
     paired(partition, scenario)
 
 
-def test_who_waits_for_a_manifest_may_hang_up_and_disturbs_no_other() -> None:
+def test_a_reader_that_waits_for_a_manifest_may_hang_up_and_disturbs_no_other() -> None:
     partition = TieredPartition(V, compacted=6)
 
     async def scenario(pair: Pair) -> None:

@@ -87,7 +87,7 @@ def test_concurrent_readers_share_one_read_of_each_footer() -> None:
     run(scenario())
 
 
-def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
+def test_a_recovery_that_gives_up_waiting_does_not_stop_the_others() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
         for key in in_both(bucket, 3):
@@ -217,7 +217,7 @@ def test_damage_is_looked_at_again_and_what_was_restored_is_found(known_before: 
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_was_asked_for_longest_ago_makes_room() -> None:
+def test_a_session_that_was_asked_for_longest_ago_makes_room() -> None:
     async def scenario() -> None:
         bucket, cache = Bucket(), FooterCache(bytes_max=5 * RUN_BYTES)
         for session in (1, 2, 3):
@@ -282,7 +282,7 @@ async def write_indexes(bucket: Bucket, cache: FooterCache) -> None:
         await write_index(bucket, session, block, timeout_s=1)
 
 
-def test_who_takes_over_writes_the_index_that_the_dead_one_had_not_written_yet() -> None:
+def test_a_new_leader_writes_the_index_that_the_dead_one_had_not_written_yet() -> None:
     async def scenario() -> None:
         bucket = Bucket()
         in_both(bucket, 10)

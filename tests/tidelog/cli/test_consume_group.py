@@ -85,7 +85,7 @@ def test_of_a_chunk_that_is_printed_in_part_only_that_part_is_committed(broker: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_who_ends_it_in_order_makes_it_commit_what_it_printed_and_leave_the_group(
+def test_a_signal_makes_it_commit_what_it_printed_and_leave_the_group(
     broker: BrokerProcess, log: tidelog.BlockingClient, ending: signal.Signals, code: int
 ) -> None:
     topic = with_five(log, f"group-{ending.name}")

@@ -163,7 +163,7 @@ def test_a_seek_shows_what_moves_asks_and_moves(tidelog: Commands) -> None:
     assert answers.changed == [{"name": "billing", "to": "earliest", "shift": None, "topics": {"orders": None}}]
 
 
-def test_who_says_no_moves_nothing(tidelog: Commands) -> None:
+def test_a_user_who_says_no_moves_nothing(tidelog: Commands) -> None:
     answers = Answers()
     code, _, said = tidelog(answers, "seek", "billing", "--shift", "-6", yes=False)
     assert (code, said.splitlines()[-1], answers.changed) == (1, "nothing was moved", [])

@@ -120,7 +120,7 @@ def test_a_reader_that_was_left_says_so_instead_of_leaving_records_out() -> None
     with_records(test)
 
 
-def test_who_waits_while_the_client_is_left_does_not_take_what_was_read_for_the_whole() -> None:
+def test_a_consumer_that_waits_while_the_client_is_left_does_not_end_as_if_it_had_read_all() -> None:
     async def run() -> None:
         async with running(SmallBroker()) as broker:
             broker.create_topic("orders", 1)

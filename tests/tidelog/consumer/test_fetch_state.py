@@ -171,7 +171,7 @@ def test_a_throttled_fetch_waits_its_retry_time_or_up_to_half_as_long_again(jitt
     assert progress.due(of(0), 0.0) == ([], waits_s)
 
 
-def test_who_follows_never_gives_up_and_who_has_an_end_does_without_progress() -> None:
+def test_a_follower_never_gives_up_and_a_reader_with_an_end_does_without_progress() -> None:
     error = NoLeader("no leader")
     follower, reader = progress_of(0), progress_of(0, follow=False)
     reader.end_at(P0, OffsetRange(log_start_offset=0, high_watermark=10))

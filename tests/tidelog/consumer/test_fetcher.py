@@ -103,7 +103,7 @@ def test_a_topic_whose_rights_are_all_taken_ends_alone(silent: bool, monkeypatch
 
 
 @pytest.mark.parametrize("options", [{"partitions": [0]}, {"from_": {0: 10}}], ids=str)
-def test_who_named_the_partitions_gets_no_others(options: dict[str, object]) -> None:
+def test_a_consumer_of_named_partitions_gets_no_others(options: dict[str, object]) -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         broker.topics["orders"].partition_count = 4
         for partition in (3, 0):
@@ -151,7 +151,7 @@ def _check_made_again(error: TidelogError) -> None:
     assert "read it again" in error.hint
 
 
-def test_who_waits_for_records_does_not_read_on_in_a_topic_that_was_made_again() -> None:
+def test_a_consumer_that_waits_for_records_does_not_read_on_in_a_topic_that_was_made_again() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         consumer = log.consume("orders")
         values: list[int] = []

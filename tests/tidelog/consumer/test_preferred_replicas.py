@@ -18,7 +18,7 @@ def replicas(client_rack: str = "b") -> PreferredReplicas:
     return PreferredReplicas(client_rack, age_s=AGE_S)
 
 
-def test_who_names_no_rack_fetches_from_leaders_alone() -> None:
+def test_a_consumer_that_names_no_rack_fetches_from_leaders_alone() -> None:
     held = replicas("")
     assert held.of(ONE, LEADER, 0) == AGAIN
     assert held.avoid([ONE], 0) == []

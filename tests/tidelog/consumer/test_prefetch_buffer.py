@@ -151,7 +151,7 @@ def test_small_batches_that_wait_cost_no_more_memory_than_their_bytes() -> None:
 
 
 @pytest.mark.slow
-def test_who_takes_nothing_holds_what_the_setting_says_and_one_answer_is_not_kept_beside_it() -> None:
+def test_a_consumer_that_takes_nothing_holds_what_the_setting_says_and_keeps_no_answer_beside_it() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         value = b"x" * 10_000
         batch = encode_records([(None, value, (), 0)] * 10)

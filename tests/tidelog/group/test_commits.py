@@ -195,7 +195,7 @@ def test_processed_records_are_committed_in_the_background_and_the_one_in_hand_n
     with_group(tmp_path, scenario)
 
 
-def test_who_commits_by_itself_commits_what_was_handed_out(tmp_path: Path) -> None:
+def test_a_consumer_that_commits_by_itself_commits_what_was_handed_out(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, auto_commit=False) as consumer:
             async for record in consumer:

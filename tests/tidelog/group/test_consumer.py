@@ -88,7 +88,7 @@ def test_or_ends_with_an_error_where_it_chose_that(tmp_path: Path) -> None:
     with_group(tmp_path, scenario)
 
 
-def test_where_it_goes_on_at_the_end_because_its_offset_is_gone_is_committed_before_a_record_comes(tmp_path: Path) -> None:
+def test_a_reset_to_the_end_of_the_log_is_committed_before_a_record_comes(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         at = TopicPartition(broker.topic_cache.get("orders").id, Partition(1))
         beyond = {at: CommittedOffset(offset=50, committed_at_ms=0)}
@@ -196,7 +196,7 @@ def test_or_raises_where_it_chose_that(tmp_path: Path) -> None:
     with_group(tmp_path, scenario)
 
 
-def test_who_begins_at_the_end_commits_that_so_that_nothing_is_skipped_while_it_is_away(tmp_path: Path) -> None:
+def test_a_member_that_begins_at_the_end_commits_that_so_that_nothing_is_skipped_while_it_is_away(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("orders", group=GROUP, auto_offset_reset="latest") as consumer:
             taking = asyncio.create_task(consumer.chunk())
@@ -222,7 +222,7 @@ def test_reading_up_to_the_end_ends_at_the_high_watermarks_of_the_beginning(tmp_
     with_group(tmp_path, scenario)
 
 
-def test_who_is_given_nothing_to_read_up_to_the_end_of_ends(tmp_path: Path) -> None:
+def test_a_member_that_is_given_nothing_to_read_up_to_the_end_of_ends(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with log.consume("single", group=GROUP, heartbeat_interval_ms=200) as first:
             waiting = asyncio.create_task(first.chunk())
@@ -305,7 +305,7 @@ def test_a_paused_partition_hands_out_nothing_until_it_is_resumed_and_loses_noth
     with_group(tmp_path, scenario)
 
 
-def test_who_pauses_what_it_was_just_assigned_gets_nothing_of_it(tmp_path: Path) -> None:
+def test_a_consumer_that_pauses_a_partition_it_was_just_assigned_gets_nothing_of_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async def pause(partitions: list[tuple[str, int]]) -> None:
             consumer.pause(("orders", 1))
@@ -323,7 +323,7 @@ def test_who_pauses_what_it_was_just_assigned_gets_nothing_of_it(tmp_path: Path)
 # ── a caller that is slow, and one that is wrong ──
 
 
-def test_who_takes_no_records_for_too_long_loses_its_partitions_and_reads_on_when_it_takes_some(tmp_path: Path) -> None:
+def test_a_consumer_that_takes_no_records_for_too_long_loses_its_partitions_and_reads_on_when_it_takes_some(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         lost = asyncio.Event()
         consumer = log.consume(

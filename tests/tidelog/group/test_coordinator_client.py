@@ -188,7 +188,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated_and_ends_as_outcome_unknown(t
     with_calls(tmp_path, scenario)
 
 
-def test_who_hangs_up_waits_no_more_at_the_coordinator(tmp_path: Path) -> None:
+def test_a_member_that_hangs_up_waits_no_more_at_the_coordinator(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, calls: GrpcCoordinatorClient, connection: Connection) -> None:
         await member(calls)
         waiting = asyncio.ensure_future(calls.join("g", request()))

@@ -28,12 +28,12 @@ def handed(positions: GroupPositions, start: int, count: int, *, taken: int) -> 
     return hand
 
 
-def test_where_it_begins_is_due_unless_it_is_what_is_committed() -> None:
+def test_a_start_is_due_unless_it_is_what_is_committed() -> None:
     assert positions_at(5).due() == {P0: Offset(5, -1, "id")}
     assert positions_at(5, committed=5).due() == {}
 
 
-def test_where_it_goes_on_because_its_offset_is_gone_is_due_at_once() -> None:
+def test_a_reset_because_an_offset_is_gone_is_due_at_once() -> None:
     """A reader that went on at the end, and stopped before a record came, began at a later end the next time."""
     positions = positions_at(5, committed=5)
     positions.reset_position(P0, 20)

@@ -312,7 +312,7 @@ def test_a_takeover_holds_up_nothing_that_the_new_leader_leads_already(monkeypat
     with_two_brokers(test)
 
 
-def test_who_waits_for_a_leader_asks_for_the_next_one_long_before_a_leader_counts_as_silent(
+def test_a_producer_that_waits_for_a_leader_asks_for_the_next_one_long_before_a_leader_counts_as_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)

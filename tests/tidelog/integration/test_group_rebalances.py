@@ -54,7 +54,7 @@ def test_a_partition_goes_to_another_member_when_its_caller_has_asked_for_more(t
     with_group(tmp_path, scenario, read_ahead_bytes_max=400, batch_bytes_max=200)
 
 
-def test_who_has_nothing_in_hand_of_what_goes_need_not_ask_for_more(tmp_path: Path) -> None:
+def test_a_member_with_nothing_in_hand_of_the_revoked_partitions_need_not_ask_for_more(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with (
             connected(broker) as other,

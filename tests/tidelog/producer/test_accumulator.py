@@ -121,7 +121,7 @@ def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
     assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [second]
 
 
-def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledgement() -> None:
+def test_a_queue_that_follows_another_leader_is_awaited_apart_until_the_first_acknowledgement() -> None:
     accumulator = RecordAccumulator(SETTINGS)
     (queue,) = queues(accumulator, 1)
     accumulator.lead(queue, A, leader_epoch=3)

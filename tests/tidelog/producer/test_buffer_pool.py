@@ -51,7 +51,7 @@ def test_room_is_given_in_the_order_of_coming_whatever_the_size() -> None:
     with_room(test)
 
 
-def test_who_gives_up_at_the_head_of_the_line_lets_the_others_through() -> None:
+def test_a_producer_that_gives_up_at_the_head_of_the_queue_lets_the_others_through() -> None:
     async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         large, small = asyncio.create_task(room.wait(500)), asyncio.create_task(room.wait(50))
         await until(lambda: len(room.waiting) == 2)
@@ -63,7 +63,7 @@ def test_who_gives_up_at_the_head_of_the_line_lets_the_others_through() -> None:
     with_room(test)
 
 
-def test_who_is_cancelled_in_the_moment_of_getting_room_gives_it_back() -> None:
+def test_a_producer_that_is_cancelled_in_the_moment_of_getting_room_gives_it_back() -> None:
     async def test(accumulator: RecordAccumulator, room: BufferPool) -> None:
         first, second = asyncio.create_task(room.wait(500)), asyncio.create_task(room.wait(500))
         await until(lambda: len(room.waiting) == 2)

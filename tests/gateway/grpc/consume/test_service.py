@@ -243,7 +243,7 @@ def test_nothing_is_sent_without_credit_and_a_batch_at_most_beyond_it(tmp_path: 
     serve(tmp_path, scenario)
 
 
-def test_who_has_no_more_to_say_reads_until_the_credits_are_used_up(tmp_path: Path) -> None:
+def test_a_client_that_has_no_more_to_say_reads_until_the_credits_are_used_up(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stream = await begun(channel, credit_bytes=10)
         await stream.call.done_writing()
@@ -276,7 +276,9 @@ def test_a_slow_reader_stops_only_itself_and_holds_one_answer(tmp_path: Path, mo
     serve(tmp_path, scenario)
 
 
-def test_who_takes_nothing_at_all_is_cut_off_when_others_wait_for_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_takes_nothing_at_all_is_cut_off_when_others_wait_for_its_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slow_readers, "BYTES_PER_SECOND_MIN", 100 * MIB)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
@@ -376,7 +378,7 @@ def test_where_the_log_was_cut_below_what_is_committed_a_member_goes_on_at_the_c
     serve(tmp_path, scenario)
 
 
-def test_who_begins_at_the_end_skips_nothing_that_comes_while_no_stream_is_open(tmp_path: Path) -> None:
+def test_a_member_that_begins_at_the_end_skips_no_record_that_comes_while_no_stream_is_open(tmp_path: Path) -> None:
     """As one whose stream ended with its connection's age, before there was anything to commit."""
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:

@@ -70,7 +70,9 @@ def fetch_of(form: log_pb2.FetchFormat) -> log_pb2.FetchRequest:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/vnd.apache.arrow.stream", "text/event-stream"])
-def test_who_waits_for_room_over_http_holds_no_batches(tmp_path: Path, looked_at: list[weakref.ref[Batches]], accept: str) -> None:
+def test_a_request_that_waits_for_room_over_http_holds_no_batches(
+    tmp_path: Path, looked_at: list[weakref.ref[Batches]], accept: str
+) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         room = broker.http._app._fetch.budget
         await produce(client)
@@ -87,7 +89,7 @@ def test_who_waits_for_room_over_http_holds_no_batches(tmp_path: Path, looked_at
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_who_waits_for_room_over_grpc_holds_no_batches(
+def test_a_request_that_waits_for_room_over_grpc_holds_no_batches(
     tmp_path: Path, looked_at: list[weakref.ref[Batches]], form: log_pb2.FetchFormat
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:

@@ -254,7 +254,7 @@ def test_the_coordinator_keeps_the_address_of_the_client(tmp_path: Path) -> None
     serve(tmp_path, scenario)
 
 
-def test_who_hangs_up_waits_no_more(tmp_path: Path) -> None:
+def test_a_member_that_hangs_up_waits_no_more(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, group: GroupCalls) -> None:
         waits = group.join()
         await until(lambda: broker.coordinated_groups.waiting == 1)

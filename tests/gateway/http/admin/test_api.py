@@ -371,7 +371,7 @@ def test_probes_distinguish_liveness_readiness_and_startup(tmp_path: Path) -> No
         (False, Stopping("the broker is shutting down"), ("not serving", "the broker is shutting down", "another broker")),
     ],
 )
-def test_who_is_not_ready_says_why_and_what_to_do(
+def test_a_broker_that_is_not_ready_says_why_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool, log: TidelogError | None, reported: tuple[str, str, str]
 ) -> None:
     def no_log(_: SmallBroker) -> NoReturn:

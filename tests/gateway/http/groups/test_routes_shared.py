@@ -183,7 +183,7 @@ def test_a_member_that_waits_for_records_keeps_its_session(tmp_path: Path, monke
     serve(tmp_path, scenario)
 
 
-def test_who_hangs_up_while_it_waits_for_the_others_is_no_member(tmp_path: Path) -> None:
+def test_a_client_that_hangs_up_while_it_waits_for_the_others_is_no_member(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         member = HttpMember(client, "g")
         await member.join()
@@ -197,7 +197,7 @@ def test_who_hangs_up_while_it_waits_for_the_others_is_no_member(tmp_path: Path)
     serve(tmp_path, scenario)
 
 
-def test_who_hangs_up_while_the_leader_assigns_is_no_member(tmp_path: Path) -> None:
+def test_a_client_that_hangs_up_while_the_leader_assigns_is_no_member(tmp_path: Path) -> None:
     """It has an id already, which its client did not receive."""
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -218,7 +218,7 @@ def test_who_hangs_up_while_the_leader_assigns_is_no_member(tmp_path: Path) -> N
     serve(tmp_path, scenario)
 
 
-def test_who_hangs_up_while_it_waits_for_records_stays_a_member(tmp_path: Path) -> None:
+def test_a_client_that_hangs_up_while_it_waits_for_records_stays_a_member(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         member = HttpMember(client, "g")
         await member.join()

@@ -79,7 +79,7 @@ def test_a_short_answer_takes_no_room_and_waits_for_none(tmp_path: Path) -> None
     serve(tmp_path, scenario, settings=SMALL_ROOM)
 
 
-def test_who_finds_no_room_waits_since_its_records_are_written(tmp_path: Path) -> None:
+def test_a_producer_that_finds_no_room_waits_since_its_records_are_written(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         room = room_of(broker)
         with ExitStack() as others:

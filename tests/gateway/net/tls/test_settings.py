@@ -82,7 +82,7 @@ def test_certificates_of_clients_are_authentication_as_well() -> None:
         check(TlsSettings(tls_cert_file=CERT, tls_key_file=KEY, tls_client_ca_file=CA, tls_client_auth="optional"))
 
 
-def test_who_says_so_listens_anywhere() -> None:
+def test_a_broker_with_insecure_listeners_allowed_listens_anywhere() -> None:
     check(TlsSettings(insecure_listeners=True), grpc="[::]:9090")
 
 

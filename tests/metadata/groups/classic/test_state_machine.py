@@ -240,7 +240,7 @@ def test_heartbeats_of_a_member_at_the_barrier_say_that_it_waits_for_any_known_g
     assert not reported.value.details
 
 
-def test_who_waits_for_the_coordinator_is_not_silent() -> None:
+def test_a_member_that_waits_for_the_coordinator_is_not_silent() -> None:
     played = stable(request(), request(), request())
     played.join(request("m1"))
     played.tick("m1", "m2", "m3")
@@ -371,7 +371,7 @@ def test_a_deadline_that_a_step_began_counts_from_its_write_and_an_earlier_one_g
         assert begun_when_stored(group, group, now_ms=50_000) is group
 
 
-def test_who_joined_a_coordinator_that_is_new_has_its_rebalance_timeout_from_where_that_is_alone() -> None:
+def test_a_member_that_joined_a_new_coordinator_has_its_rebalance_timeout_from_where_that_is_alone() -> None:
     played = stable(request(), request())
     played.group = replace(played.group, alone_from_ms=played.now_ms + 3_000)
     for member in ("m1", "m2"):

@@ -58,7 +58,7 @@ def test_a_full_pipe_does_not_block_the_loop_and_every_record_arrives_later() ->
     assert [int(line[:6]) for line in read.splitlines()] == list(range(500))
 
 
-def test_who_is_interrupted_leaves_whole_lines_and_knows_how_many() -> None:
+def test_a_write_that_is_interrupted_leaves_whole_lines_and_knows_how_many() -> None:
     async def test() -> int:
         writer = RecordWriter(RecordOutput.NDJSON, None)
         writing = asyncio.ensure_future(writer.write([a_record(number) for number in range(500)]))

@@ -140,11 +140,6 @@ class SessionManager:
         view.brokers.subscribe(self._brokers_changed)
 
     @property
-    def pending_deletions(self) -> int:
-        """The number of partitions whose deletions other brokers have yet to receive."""
-        return self._deletions.pending
-
-    @property
     def serving(self) -> bool:
         """True while the present session serves; False between two sessions, when no request can succeed."""
         return self._log is not None and not self._log.ended and not self._stopping.is_set()

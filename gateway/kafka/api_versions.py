@@ -27,12 +27,11 @@ Versions = Mapping[int, tuple[int, int]]
 
 
 def answer_api_versions(versions: Versions, call: KafkaCall, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Returns the APIs and versions that are served, and notes the client's software (KIP-511)."""
+    """Returns the APIs and versions that are served; INVALID_REQUEST if the client names its software wrongly (KIP-511)."""
     if call.version >= SOFTWARE_SINCE:
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        call.connection.client_software = f"{name} {version}"
     return ApiVersionsResponse(api_keys=_api_keys(versions))
 
 

@@ -144,7 +144,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_worker",
         "authenticated",
         "client_host",
-        "client_software",
         "is_closed",
         "last_used_s",
         "listener",
@@ -184,8 +183,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener = listener
         self.is_closed = False
         self.client_host = ""
-        # Name and version of the client's library (KIP-511); empty until it says so.
-        self.client_software = ""
         # The authenticated client; None before it authenticates, or if authentication is off.
         self.authenticated: Principal | None = None
         # The state of a SASL exchange (authentication.py).

@@ -103,11 +103,6 @@ def deleted_topic_key(name: str, topic_id: TopicId, revision: Revision) -> str:
     return f"{TOPICS}{name}/{topic_id}/_log/deleted-{revision:020d}"
 
 
-def deleted_topic_prefix(name: str, topic_id: TopicId) -> str:
-    """Returns the prefix of the markers that this life of the topic is over."""
-    return f"{TOPICS}{name}/{topic_id}/_log/deleted-"
-
-
 def end_of_topic(name: str, topic_id: TopicId) -> str:
     """A key after all of this life of the topic: a listing that starts after it skips the rest of its objects."""
     return f"{TOPICS}{name}/{topic_id}0"  # '0' is the byte after '/'

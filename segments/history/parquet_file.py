@@ -14,7 +14,7 @@ hold one row group in memory.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -61,23 +61,6 @@ class WrittenFile(NamedTuple):
 
     body: pa.Buffer
     file: HistoryFile
-
-
-def write_history(
-    columns: Iterable[pa.RecordBatch],
-    *,
-    name: str,
-    topic: str,
-    partition: int,
-    base_offset: int | None = None,
-    last_offset: int | None = None,
-    settings: ParquetSettings | None = None,
-) -> WrittenFile:
-    """Writes one file of these records: see HistoryWriter."""
-    writer = HistoryWriter(topic, partition, settings or ParquetSettings())
-    for batch in columns:
-        writer.append(batch)
-    return writer.finish(name, base_offset=base_offset, last_offset=last_offset)
 
 
 class HistoryWriter:

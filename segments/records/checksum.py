@@ -11,17 +11,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from segments.object_store.interface import Buffer
 from segments.records.checksum_kernel import ColumnReader, SectionReader, checksum_of_rows
-from segments.records.columns import OpenBatch, bytes_of, int32s_of, open_batches, timestamps_of
+from segments.records.columns import OpenBatch, bytes_of, int32s_of, timestamps_of
 
 # Sums are taken modulo this.
 SUMS = 2**64
-
-
-def checksum_of_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> tuple[int, int]:
-    """Records and their sum, from whole batches. Control batches are skipped. InvalidRecord, TooLarge, as from `decode_batches`."""
-    return checksum_of_opened(open_batches(batches, decompressed_bytes_max=decompressed_bytes_max))
 
 
 def checksum_of_opened(opened: Sequence[OpenBatch]) -> tuple[int, int]:

@@ -32,7 +32,6 @@ class HadoopFolder:
         from py4j.protocol import Py4JJavaError
 
         self.uri = uri.rstrip("/")
-        self._spark = spark
         jvm: Any = spark._jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         try:

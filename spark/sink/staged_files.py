@@ -122,10 +122,6 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
         """Counts the records of this batch."""
         return sum(count.records for count in self.partitions)
 
-    @property
-    def total_records(self) -> int:
-        return sum(count.records for count in self.total)
-
 
 class _Footer(msgspec.Struct, frozen=True):
     runs: tuple[StagedRun, ...]

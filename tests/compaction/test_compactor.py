@@ -27,7 +27,7 @@ from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import Put
 from metadata.topics.topic import Topic
-from segments.bucket.layout import deleted_topic_prefix, history_file_key, manifest_key, segment_key, trimmed_key
+from segments.bucket.layout import history_file_key, manifest_key, segment_key, topic_prefix, trimmed_key
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import with_log_start
 from segments.history.manifest_store import commit_manifest
@@ -441,7 +441,7 @@ def test_a_topic_counts_as_deleted_by_a_marker_alone_and_not_by_an_object_of_a_s
     async def work(scene: Scene) -> None:
         unknown = partition_of(0, topic=9)
         key = scene.store.segment(7, {unknown: [batch_of(b"v")]})
-        scene.store.plant(f"{deleted_topic_prefix('gone', unknown.topic_id)}by-hand-some-day", b"")
+        scene.store.plant(f"{topic_prefix('gone', unknown.topic_id)}_log/deleted-by-hand-some-day", b"")
         compactor = scene.compactor()
         for _ in range(4):
             scene.ahead_ms += 3_600_000

@@ -161,7 +161,7 @@ class Cluster:
                 found.append(f"{broker_id} is to drain, or can't write")
         found += [f"a write of {broker.name} waits for the bucket" for broker in self.slots.values() if broker.watched.unwritable]
         found += [
-            f"{broker.name} has deletions to tell of" for broker in self.slots.values() if broker.leadership.pending_deletions
+            f"{broker.name} has deletions to tell of" for broker in self.slots.values() if broker.leadership._deletions.pending
         ]
         if len(sessions) != len(self.slots):
             found.append(f"{len(self.slots)} brokers run, and {len(sessions)} are registered")

@@ -13,10 +13,10 @@ from metadata.model import Offset, SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, history_file_key, manifest_key, segment_key, trimmed_key
 from segments.history.manifest import encode_manifest, no_manifest
 from segments.history.manifest_edits import with_compacted, with_log_start
-from segments.history.parquet_file import write_history
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.compaction.kept import columns_of
 from tests.kit.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
+from tests.kit.segments.history_files import write_history
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
 from tests.simulation.history_checker import RecordId
 

@@ -68,7 +68,6 @@ class Found:
 
     evidence: Evidence
     sealed_now: int = 0
-    snapshot_taken_at_ms: int | None = None
     damaged: list[RestoreFinding] = field(default_factory=list)
 
 

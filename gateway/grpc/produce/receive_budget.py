@@ -52,10 +52,6 @@ class ReceiveBudget:
         """The bytes that messages and turns hold now."""
         return self._room.bytes_used
 
-    @property
-    def bytes_held_peak(self) -> int:
-        return self._room.bytes_used_peak
-
     async def next(
         self,
         receive: Callable[[], Awaitable[object]],

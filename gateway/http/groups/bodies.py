@@ -14,7 +14,6 @@ from gateway.http.struct_body import Body
 
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Milliseconds = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Name = Annotated[str, Meta(max_length=249)]
 
 

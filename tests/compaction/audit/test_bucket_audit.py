@@ -23,7 +23,6 @@ from segments.bucket.layout import (
     trimmed_key,
 )
 from segments.history.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
-from segments.history.parquet_file import write_history
 from segments.object_store.interface import ListPage, ObjectInfo, Tail
 from segments.object_store.memory import MemoryObjectStore
 from segments.records.batch import parse_header, stamp
@@ -35,6 +34,7 @@ from segments.wal.segment_file import StampedBatch, encode_segment
 from segments.wal.session import ClaimRecord
 from tests.kit.compaction.kept import columns_of, record
 from tests.kit.segments.batches import seal_of
+from tests.kit.segments.history_files import write_history
 
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
 WRITER = bytes(range(16))

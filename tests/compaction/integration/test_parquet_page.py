@@ -13,9 +13,9 @@ import pyarrow as pa
 from metadata.model import Offset, Partition, TopicId, TopicPartition
 from segments.bucket.layout import history_file_key, history_file_name, manifest_key
 from segments.history.manifest import Manifest, encode_manifest
-from segments.history.parquet_file import write_history
 from segments.object_store.directory import DirectoryObjectStore
 from tests.kit.compaction.kept import columns_of, record
+from tests.kit.segments.history_files import write_history
 
 ORDERS = TopicId("a" * 32)
 PAGE = (Path(__file__).parents[3] / "docs" / "parquet.md").read_text()

@@ -24,12 +24,12 @@ from segments.bucket.deleted_topic import parse_deleted_topic
 from segments.bucket.layout import (
     TOPICS,
     TopicKey,
-    deleted_topic_prefix,
     history_file_key,
     history_file_name,
     manifest_key,
     parse_topic_key,
     topic_mirror_key,
+    topic_prefix,
 )
 from segments.object_store.interface import Buffer, ListPage, list_all
 from segments.object_store.memory import MemoryObjectStore
@@ -336,7 +336,7 @@ def test_a_deletion_says_when_it_was_marked_and_another_time_for_the_same_is_no_
             await mirror.ensure([topic])
             begun_ms = now_ms()
             await mirror.ensure_deleted([topic.id])
-            [info] = [info async for info in list_all(bucket, deleted_topic_prefix("orders", topic.id))]
+            [info] = [info async for info in list_all(bucket, f"{topic_prefix('orders', topic.id)}_log/deleted-")]
             marker = parse_deleted_topic(await bucket.get(info.key))
             assert marker is not None
             assert marker.marked_at_ms is not None

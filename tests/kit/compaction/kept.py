@@ -21,12 +21,13 @@ from segments.bucket.layout import history_file_key, history_file_name, manifest
 from segments.history.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
 from segments.history.manifest_edits import with_compacted
 from segments.history.manifest_store import newest_manifest
-from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
+from segments.history.parquet_file import ParquetSettings, read_columns, verify_history
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 from segments.object_store.memory import MemoryObjectStore
 from segments.records.columns import SCHEMA
 from tests.kit.compaction.compacting import LAYOUT, NAMES, Scene, plain
 from tests.kit.segments.batches import ORDERS
+from tests.kit.segments.history_files import write_history
 
 GRACE_MS = 1000
 SETTINGS = CompactionSettings(

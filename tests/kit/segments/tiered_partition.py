@@ -16,7 +16,7 @@ from segments.bucket.layout import history_file_key, history_file_name
 from segments.byte_budget import ByteBudget
 from segments.history.index import HistoryIndex
 from segments.history.manifest import EpochStart, Manifest, no_manifest
-from segments.history.parquet_file import ParquetSettings, write_history
+from segments.history.parquet_file import ParquetSettings
 from segments.object_store.interface import Buffer
 from segments.partition.leader_partitions import LeaderPartition
 from segments.partition.partition_log import PartitionLog
@@ -33,6 +33,7 @@ from segments.records.columns import decode_batches, iterate_records
 from segments.wal.run_index import RunIndex
 from segments.wal.segment_file import StampedBatch
 from tests.kit.segments.batches import EPOCH, ORDERS, segment_of, stamped
+from tests.kit.segments.history_files import write_history
 from tests.kit.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run
 

@@ -17,7 +17,7 @@ from segments.bucket.layout import history_file_key, history_file_name, segment_
 from segments.history.manifest import EpochStart, no_manifest
 from segments.history.manifest_edits import with_compacted, with_replaced
 from segments.history.manifest_store import commit_manifest, newest_manifest
-from segments.history.parquet_file import ParquetSettings, write_history
+from segments.history.parquet_file import ParquetSettings
 from segments.object_store.directory import DirectoryObjectStore
 from segments.object_store.interface import ObjectStore
 from segments.records.batch import parse_whole, stamp
@@ -25,6 +25,7 @@ from segments.records.batch_kernel import NewRecordTuple
 from segments.records.columns import decode_batches, encode_records
 from segments.records.compression import Codec
 from segments.wal.segment_file import StampedBatch, encode_segment
+from tests.kit.segments.history_files import write_history
 from tests.kit.spark.topics_on_disk import Written
 
 T = TypeVar("T")

@@ -36,6 +36,10 @@ TOPIC_ID = "a" * 32
 BYTES_MAX = 64 << 20
 
 
+def total_records(done: Done) -> int:
+    return sum(count.records for count in done.total)
+
+
 class CrashError(Exception):
     """The driver is gone."""
 

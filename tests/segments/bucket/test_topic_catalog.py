@@ -14,11 +14,11 @@ from segments.bucket.layout import (
     TOPICS,
     TopicIncarnation,
     deleted_topic_key,
-    deleted_topic_prefix,
     history_file_key,
     history_file_name,
     manifest_key,
     topic_mirror_key,
+    topic_prefix,
 )
 from segments.bucket.topic_catalog import ATTEMPTS_MAX, incarnations, mark_deleted, names_of, read_records, write_registration
 from segments.object_store.interface import Buffer, ListPage
@@ -88,7 +88,7 @@ def test_the_records_of_a_topic_are_read_without_its_manifests() -> None:
         for revision in (7, 9):
             await write_registration(store, TWO, Revision(revision), b"{}")
         await mark_deleted(store, TWO, Revision(12), now_ms=5)
-        await store.create(f"{deleted_topic_prefix(*TWO)}by-hand", [b""])
+        await store.create(f"{topic_prefix(*TWO)}_log/deleted-by-hand", [b""])
         records = await read_records(store, TWO)
         assert (records.registered, records.deleted, records.compacted) == ([7, 9], [12], set())
         assert store.lists == 1

@@ -26,11 +26,11 @@ from segments.history.parquet_file import (
     read_columns,
     read_row_group,
     verify_history,
-    write_history,
 )
 from segments.history.parquet_schema import PARQUET_SCHEMA
-from segments.records.checksum import as_text, checksum_of_batches
+from segments.records.checksum import as_text
 from segments.records.columns import SCHEMA, decode_batches
+from tests.kit.segments.history_files import checksum_of_batches, write_history
 from tests.kit.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_columns
 from tests.kit.segments.record_strategies import TIMESTAMP_MS
 

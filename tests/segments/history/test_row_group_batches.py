@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from metadata.model import LeaderEpoch, Offset
 from segments.history.manifest import EpochStart
-from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
+from segments.history.parquet_file import ParquetSettings, read_columns, verify_history
 from segments.history.row_group_batches import HistoryBatch, encode_row_group
 from segments.records.batch import NO_LEADER_EPOCH, parse_header
-from segments.records.checksum import checksum_of_batches
 from segments.records.columns import decode_batches, iterate_records
+from tests.kit.segments.history_files import checksum_of_batches, write_history
 from tests.kit.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_batches
 from tests.kit.segments.record_strategies import TIMESTAMP_MS, aiokafka_records
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from metadata.errors import InvalidArgument, InvalidRecord
 from segments.records import checksum_kernel
 from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, parse_header, with_log_append_time
-from segments.records.checksum import SUMS, as_text, checksum_of_batches, checksum_of_columns
+from segments.records.checksum import SUMS, as_text, checksum_of_columns
 from segments.records.checksum_kernel import ColumnReader
 from segments.records.columns import decode_batches, encode_records
 from segments.records.compression import Codec
+from tests.kit.segments.history_files import checksum_of_batches
 from tests.kit.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_columns
 from tests.kit.segments.kernel_forms import CHECKSUM_SOURCE, UNCOMPILED_CHECKSUMS, kernel_form
 from tests.kit.segments.record_strategies import TIMESTAMP_MS, record_lists

@@ -63,7 +63,7 @@ def gather_all(messages: ReceiveBudget, *reads: Coroutine[Any, Any, Value]) -> l
 
     results = run(main())
     assert (messages.bytes_held, messages.waiting) == (0, 0)
-    assert messages.bytes_held_peak <= messages.bytes_max
+    assert messages._room.bytes_used_peak <= messages.bytes_max
     return results
 
 
@@ -74,7 +74,7 @@ def test_messages_are_read_in_turn_while_there_is_room_for_what_is_expected() ->
     messages = ReceiveBudget(20, bytes_usual=1)
     results = gather_all(messages, *(read(messages, arriving(4), expected=4, waits_s=5) for _ in range(5)))
     assert results == [0, 0, 5, 5, 10]
-    assert messages.bytes_held_peak == 8
+    assert messages._room.bytes_used_peak == 8
 
 
 def test_a_turn_for_a_message_that_is_expected_to_be_longer_than_any_turn_is_for_what_there_is() -> None:
@@ -177,7 +177,7 @@ def test_a_message_on_an_idle_stream_finds_the_room_that_turns_leave() -> None:
     idle = read(messages, arriving(12, in_s=10), expected=1)
     in_turn = [read(messages, arriving(4), expected=4, waits_s=60) for _ in range(2)]
     assert gather_all(messages, idle, *in_turn) == [10, 0, 0]
-    assert messages.bytes_held_peak == 20
+    assert messages._room.bytes_used_peak == 20
 
 
 def test_a_message_that_comes_unasked_and_finds_no_room_is_throttled_and_counts_nothing() -> None:
@@ -327,5 +327,5 @@ def test_both_bounds_hold_and_every_stream_ends_for_any_order_of_arrivals(
                 clients.create_task(one(sent, vanishes_s, committing))
 
     run(main(), seed=seed, shuffled=True)
-    assert messages.bytes_held_peak <= messages.bytes_max
+    assert messages._room.bytes_used_peak <= messages.bytes_max
     assert (messages.bytes_held, messages.waiting, buffer.bytes_used) == (0, 0, 0)

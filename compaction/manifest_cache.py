@@ -28,10 +28,9 @@ _PRODUCER_BYTES: Final = 600
 class ManifestCache:
     """Reads, caches and commits manifests."""
 
-    def __init__(self, store: ObjectStore, *, bytes_max: int, reads_max: int = 16, timeout_s: float = 60.0) -> None:
+    def __init__(self, store: ObjectStore, *, bytes_max: int, timeout_s: float = 60.0) -> None:
         self._store = store
         self._bytes_max = bytes_max
-        self._reads_max = reads_max
         self._timeout_s = timeout_s
         self._kept: OrderedDict[TopicPartition, Manifest] = OrderedDict()
         self._bytes = 0
@@ -67,7 +66,7 @@ class ManifestCache:
 
     async def read(self, topics: Mapping[TopicPartition, str]) -> dict[TopicPartition, Manifest | Corrupt]:
         """Reads many past the cache; a damaged one is returned as Corrupt. Raises what the store raises."""
-        read = await newest_manifests(self._store, topics, reads_max=self._reads_max)
+        read = await newest_manifests(self._store, topics)
         found = {partition: manifest or no_manifest(partition) for partition, manifest in read.items()}
         for partition, manifest in found.items():
             if isinstance(manifest, Manifest):

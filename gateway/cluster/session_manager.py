@@ -37,7 +37,7 @@ from gateway.cluster.takeover import Takeover
 from gateway.cluster.view import ClusterView, partitions_of
 from gateway.cluster.write_notes import note_writes
 from gateway.controller.controller import Controller
-from metadata.cluster.broker_registry import NO_NODE_ID, BrokerCache, BrokerRegistration
+from metadata.cluster.broker_registry import NO_NODE_ID, BrokerRegistration
 from metadata.cluster.node_ids import take_node_id
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.model import SessionId, TopicPartition
@@ -220,7 +220,7 @@ class SessionManager:
             now_ms=self._now_ms,
             expires_ms=self._expires_ms,
             new_writer=self._new_writer,
-            guard=SessionGuard(broker_lease, self._view.brokers, session.id),
+            lease_is_valid=lambda: broker_lease.is_valid and self._view.brokers.by_session(session.id) is not None,
             routing=routing,
             on_deletion=self._deletions.notify,
             disk=self._disk,
@@ -484,19 +484,6 @@ class SessionManager:
     def subscribe(self, took_over: Callable[[], None]) -> None:
         """Adds a callback for partitions newly led here, which the metadata named before. It must neither block nor raise."""
         self._subscribers.append(took_over)
-
-
-class SessionGuard:
-    """Implements LeadershipGuard for one session: its lease is valid while this broker renews it and the metadata name
-    the session."""
-
-    def __init__(self, broker_lease: BrokerLease, brokers: BrokerCache, session: SessionId) -> None:
-        self._broker_lease = broker_lease
-        self._brokers = brokers
-        self._session = session
-
-    def lease_is_valid(self) -> bool:
-        return self._broker_lease.is_valid and self._brokers.by_session(self._session) is not None
 
 
 async def _watch_for_seal(session_log: SessionLog, broker_lease: BrokerLease) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 
 from gateway.controller.appointment_log import TOPICS_AT_ONCE, AppointmentLog, Part
 from gateway.controller.metadata_snapshots import MetadataSnapshots
-from gateway.controller.revision_compaction import RevisionCompaction
+from gateway.controller.revision_compaction import compact_revisions
 from gateway.controller.topic_mirror import TopicMirror
 from gateway.controller.write_proofs import WriteProofs
 from metadata.backup.restore_state import check_not_restoring
@@ -141,7 +141,7 @@ class Controller:
         self._snapshots = MetadataSnapshots(
             bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms, prove=self._prove
         )
-        self._history = RevisionCompaction(metadata, layout, kept_s=history_s)
+        self._history_s = history_s
         self._appointments = AppointmentLog(bucket, metadata, partitions, layout, new_nonce=new_nonce, gave_up=self._stand_aside)
         self._changed = asyncio.Event()
 
@@ -251,7 +251,9 @@ class Controller:
         async with asyncio.TaskGroup() as copies:
             copies.create_task(mirror.run(), name="mirror of topics")
             copies.create_task(self._snapshots.run(), name="snapshots")
-            copies.create_task(self._history.run(), name="compaction of history")
+            copies.create_task(
+                compact_revisions(self._metadata, self._layout, kept_s=self._history_s), name="compaction of history"
+            )
             copies.create_task(WriteProofs(self._metadata, self._layout, prove=self._prove).run(), name="proofs of writes")
 
     async def _prove(self) -> None:

@@ -26,25 +26,17 @@ CHECKS_PER_TIME_KEPT = 3
 log = logging.getLogger(__name__)
 
 
-class RevisionCompaction:
-    """Compacts the store's revisions during one election. Its owner runs `run()` as a task while this broker is the controller."""
-
-    def __init__(self, metadata: MetadataStore, layout: KeyLayout, *, kept_s: float) -> None:
-        self._metadata = metadata
-        self._layout = layout
-        self._interval_s = kept_s / CHECKS_PER_TIME_KEPT
-
-    async def run(self) -> None:
-        """Polls and compacts until cancelled."""
-        seen: deque[Revision] = deque(maxlen=CHECKS_PER_TIME_KEPT + 1)
-        compacted = Revision(0)
-        while True:
-            try:
-                seen.append((await self._metadata.range(self._layout.controller, limit=1)).revision)
-                if len(seen) > CHECKS_PER_TIME_KEPT and seen[0] > compacted:
-                    await self._metadata.compact(seen[0])
-                    log.info("metadata revisions compacted to=%s current=%s", seen[0], seen[-1])
-                    compacted = seen[0]
-            except TidelogError as error:
-                log.warning("metadata revisions not compacted, so the store grows: %s", error)
-            await asyncio.sleep(self._interval_s)
+async def compact_revisions(metadata: MetadataStore, layout: KeyLayout, *, kept_s: float) -> None:
+    """Polls and compacts until cancelled. The controller runs it as a task during its election."""
+    seen: deque[Revision] = deque(maxlen=CHECKS_PER_TIME_KEPT + 1)
+    compacted = Revision(0)
+    while True:
+        try:
+            seen.append((await metadata.range(layout.controller, limit=1)).revision)
+            if len(seen) > CHECKS_PER_TIME_KEPT and seen[0] > compacted:
+                await metadata.compact(seen[0])
+                log.info("metadata revisions compacted to=%s current=%s", seen[0], seen[-1])
+                compacted = seen[0]
+        except TidelogError as error:
+            log.warning("metadata revisions not compacted, so the store grows: %s", error)
+        await asyncio.sleep(kept_s / CHECKS_PER_TIME_KEPT)

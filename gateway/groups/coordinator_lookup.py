@@ -50,7 +50,8 @@ class CoordinatorLookup:
         self._is_stopping = is_stopping
         self._subscribers: list[Callable[[], None]] = []
         self._candidates: tuple[str, ...] = ()
-        self._id_of = Rendezvous(()).highest
+        # Returns the id of the broker that coordinates a group; None without a registered broker.
+        self.id_of = Rendezvous(()).highest
         self._brokers_changed()
         seen.subscribe(self._brokers_changed)
 
@@ -77,10 +78,6 @@ class CoordinatorLookup:
 
     def here(self, name: str) -> bool:
         return self._session() is not None and self.id_of(name) == self._broker_id
-
-    def id_of(self, name: str) -> str | None:
-        """Returns the coordinating broker's id; None without a registered broker."""
-        return self._id_of(name)
 
     def session(self) -> SessionId:
         """Returns the session in which this broker writes groups. Raises NoCoordinator or Stopping without one."""
@@ -113,6 +110,6 @@ class CoordinatorLookup:
         if candidates == self._candidates:
             return
         self._candidates = candidates
-        self._id_of = lru_cache(REMEMBERED_MAX)(Rendezvous(candidates).highest)
+        self.id_of = lru_cache(REMEMBERED_MAX)(Rendezvous(candidates).highest)
         for changed in tuple(self._subscribers):
             changed()

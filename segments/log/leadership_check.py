@@ -8,25 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from segments.log.seal_check import Outcome, SealCheck
 from segments.wal.segment_writer import SegmentWriter
-
-
-class LeadershipGuard(Protocol):
-    """Knows the lease of a session. The owner of a SessionLog provides it."""
-
-    def lease_is_valid(self) -> bool:
-        """Returns whether no other broker can have been appointed in this session's place yet."""
-        ...
-
-
-class SoleLeader:
-    """Guards a session without competitors: its lease never ends."""
-
-    def lease_is_valid(self) -> bool:
-        return True
 
 
 class LeadershipCheck:
@@ -35,13 +20,14 @@ class LeadershipCheck:
     def __init__(
         self,
         writer: SegmentWriter,
-        guard: LeadershipGuard,
+        lease_is_valid: Callable[[], bool],
         spawn: Callable[[Coroutine[Any, Any, Outcome]], asyncio.Task[Outcome]],
         *,
         timeout_s: float,
     ) -> None:
-        """`spawn` owns the tasks of the checks; `timeout_s` bounds one check."""
-        self.guard = guard
+        """`lease_is_valid` returns whether no other broker can have been appointed in this session's place yet. `spawn` owns the
+        tasks of the checks; `timeout_s` bounds one check."""
+        self.lease_is_valid = lease_is_valid
         self._writer = writer
         self._seal_check = SealCheck(writer.check_seal, spawn, timeout_s=timeout_s)
 
@@ -50,7 +36,7 @@ class LeadershipCheck:
 
         Raises SessionFenced where another may lead, and Unavailable where the bucket does not answer.
         """
-        if not self.guard.lease_is_valid():
+        if not self.lease_is_valid():
             await self.check_not_sealed()
 
     async def check_not_sealed(self) -> None:

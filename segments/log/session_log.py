@@ -26,7 +26,7 @@ from segments.log.append_result import Acks as Acks  # callers of `produce` and 
 from segments.log.append_result import PendingAppend as PendingAppend
 from segments.log.append_result import UnverifiedRejection
 from segments.log.keyed_routing import AnyRouting, KeyedRouting
-from segments.log.leadership_check import LeadershipCheck, LeadershipGuard, SoleLeader
+from segments.log.leadership_check import LeadershipCheck
 from segments.log.manifest_follower import ManifestFollower
 from segments.object_store.health import HealthState
 from segments.object_store.interface import Buffer, ObjectStore
@@ -76,7 +76,7 @@ class SessionLog:
         budget: ByteBudget,
         now_ms: Callable[[], int],
         expires_ms: Callable[[], int] | None = None,
-        guard: LeadershipGuard | None = None,
+        lease_is_valid: Callable[[], bool] = lambda: True,
         routing: KeyedRouting | None = None,
         on_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None,
         new_writer: Callable[[], bytes] = lambda: secrets.token_bytes(16),
@@ -88,7 +88,8 @@ class SessionLog:
         """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, as `counters` do. `now_ms` is the wall
         clock; `expires_ms`, by default the same, is the time by which producers are forgotten (object_store/store_clock.py).
 
-        `guard` knows the lease, and `routing` the topics; by default the session has no competitors, and takes every routing.
+        `lease_is_valid`: see LeadershipCheck. `routing` knows the topics. By default the session has no competitors, and takes
+        every routing.
         `on_deletion`: see ManifestFollower. `new_writer` draws 16 bytes, which tell this writer's manifests from others'. `disk`
         keeps what was read from the bucket. `bucket_state`, `leaps`: see SegmentWriter.
         """
@@ -113,7 +114,7 @@ class SessionLog:
             bucket_state=bucket_state,
             leaps=leaps,
         )
-        self.leadership = LeadershipCheck(self.writer, guard or SoleLeader(), self._spawn, timeout_s=settings.put_timeout_ms / 1000)
+        self.leadership = LeadershipCheck(self.writer, lease_is_valid, self._spawn, timeout_s=settings.put_timeout_ms / 1000)
         notifier = ReaderNotifier()
         self.partitions = LeaderPartitions(check_open=self.writer.check_open, changed=notifier.wake)
         self.manifests = ManifestFollower(
@@ -242,7 +243,7 @@ class SessionLog:
         except (OutOfOrderSequence, InvalidTimestamp) as refusal:
             raise UnverifiedRejection(refusal, self.leadership.check_not_sealed) from None
         except ConditionFailed as refusal:
-            if self.leadership.guard.lease_is_valid():
+            if self.leadership.lease_is_valid():
                 raise
             raise UnverifiedRejection(refusal, self.leadership.verify) from None
         if appended.duplicate:

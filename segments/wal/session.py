@@ -32,6 +32,8 @@ from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse
 from segments.wal.session_listing import ListedSession, SessionListing
 
 FORMAT_VERSION = 1
+# Pause before a claim is tried again.
+CLAIM_PAUSE_S = 0.2
 _FIRST = SegmentSeq(0)
 
 
@@ -63,7 +65,6 @@ async def claim(
     broker_id: str,
     now_ms: Callable[[], int],
     pass_over: Callable[[SessionId], Awaitable[None]],
-    pause_s: float = 0.2,
 ) -> Session:
     """Claims the next free session number. Retries while the bucket is away.
 
@@ -78,19 +79,19 @@ async def claim(
             await store.create(key, [msgspec.json.encode(record)])
             return Session(number, writer)
         except AlreadyExists:
-            if await _is_ours(store, key, writer, pause_s):
+            if await _is_ours(store, key, writer):
                 return Session(number, writer)
             await pass_over(number)
             number = await next_number()
         except (Unavailable, OutcomeUnknown) as error:
             if is_unsynced(error):
                 raise
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(CLAIM_PAUSE_S)
 
 
-async def _is_ours(store: ObjectStore, key: str, writer: bytes, pause_s: float) -> bool:
+async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
     """A create whose answer was lost may have made the claim that now stands in the way."""
-    body = await retry(lambda: store.get(key), on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
+    body = await retry(lambda: store.get(key), on=Unavailable, pauses=RetryPauses(CLAIM_PAUSE_S, CLAIM_PAUSE_S))
     try:
         return msgspec.json.decode(body, type=ClaimRecord).writer == writer.hex()
     except msgspec.MsgspecError:
@@ -211,7 +212,7 @@ async def seal(
                 await store.create(bucket_layout.segment_key(session, end_seq), [body])
 
     away = Unavailable, OutcomeUnknown
-    return await retry(create_seal, on=away, pauses=RetryPauses(pause_s, pause_s), for_s=patience_s)
+    return await retry(create_seal, on=away, pauses=RetryPauses(CLAIM_PAUSE_S, CLAIM_PAUSE_S), for_s=patience_s)
 
 
 async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSeq]:

@@ -20,6 +20,8 @@ from segments.wal.session_listing import ListedSession, SessionListing
 
 # Attempts in a row after a listed segment was gone; each lists the session again.
 GONE_TRIES: Final = 5
+# Reads at the same time of a session that is read alone.
+SESSION_READS_MAX: Final = 16
 
 
 async def read_footers(
@@ -129,9 +131,9 @@ async def _read_remaining(store: ObjectStore, part: SessionListing, *, reads_max
     return [footer for footer in footers if footer is not None]
 
 
-async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
+async def read_session(store: ObjectStore, session: SessionId) -> list[SegmentFooter | Corrupt]:
     """Reads the committed footers of a session that may still be written to, without sealing it."""
-    parts = read_committed(store, await list_session(store, session), reads_max=reads_max, segments_max=SEGMENTS_AT_ONCE)
+    parts = read_committed(store, await list_session(store, session), reads_max=SESSION_READS_MAX, segments_max=SEGMENTS_AT_ONCE)
     return [footer async for _, footers in parts for footer in footers]
 
 

@@ -56,13 +56,13 @@ def _api(key: int, name: str, min_version: int, max_version: int, flexible_from:
 APIS: Final[dict[int, Api]] = {row[0]: _api(*row) for row in API_RANGES}
 
 
-def decode_header(frame: Buffer, offset: int = 0) -> RequestHeader:
+def decode_header(frame: Buffer) -> RequestHeader:
     """Decodes the header of a request, behind its length prefix.
 
     A version above the known ones is read as a flexible version, since ApiVersions must be answered even then (KIP-511). For an
     unknown API only the key is reliable. Raises MalformedFrame if the bytes end early or are no header.
     """
-    reader = Reader(frame, offset)
+    reader = Reader(frame, 0)
     api_key, api_version, correlation_id = reader.int16(), reader.int16(), reader.int32()
     client_id = reader.nullable_string(False)
     api = APIS.get(api_key)

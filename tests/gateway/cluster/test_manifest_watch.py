@@ -197,7 +197,7 @@ def test_a_new_leader_follows_a_deletion_that_its_predecessor_did_not_know_to_ha
         second = world.begin("b1")
         await world.until(lambda: second.leads(partition))
         assert held(second, partition) == 0
-        assert first.leadership.log.leadership.guard.lease_is_valid(), "as far as it knows"
+        assert first.leadership.log.leadership.lease_is_valid(), "as far as it knows"
         may_go_on.set()
         with pytest.raises(OutcomeUnknown, match="its next leader may not know it yet"):
             await deleting

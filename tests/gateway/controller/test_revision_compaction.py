@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.controller.revision_compaction import RevisionCompaction
+from gateway.controller.revision_compaction import compact_revisions
 from metadata.model import Revision
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import Event, KeyValue, Put, RevisionCompacted
@@ -32,7 +32,7 @@ def compacting(scenario: Callable[[FaultyStore, list[Revision]], Awaitable[None]
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         store = FaultyStore(sqlite)
         minutes: list[Revision] = []
-        running = asyncio.ensure_future(RevisionCompaction(store, LAYOUT, kept_s=KEPT_S).run())
+        running = asyncio.ensure_future(compact_revisions(store, LAYOUT, kept_s=KEPT_S))
 
         async def change() -> None:
             while True:
@@ -95,7 +95,7 @@ def test_where_nothing_changes_nothing_is_compacted(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(sqlite, "compact", compact)
         written = (await sqlite.transact([], [Put("/a", b"")])).revision
-        running = asyncio.ensure_future(RevisionCompaction(sqlite, LAYOUT, kept_s=KEPT_S).run())
+        running = asyncio.ensure_future(compact_revisions(sqlite, LAYOUT, kept_s=KEPT_S))
         await asyncio.sleep(20 * KEPT_S)
         assert compacted == [written]
         running.cancel()

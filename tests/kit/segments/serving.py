@@ -33,16 +33,9 @@ def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
     return store
 
 
-class EndedLease:
-    """The guard of a session in whose place another broker may lead."""
-
-    def lease_is_valid(self) -> bool:
-        return False
-
-
 def lose_lease(log: SessionLog) -> None:
     """From now on the lease of the log's session may have ended."""
-    log.leadership.guard = EndedLease()
+    log.leadership.lease_is_valid = lambda: False
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ def notes(group: GroupInfo) -> list[str]:
         said += [f"no member reads {topic}, of which offsets are committed: what comes there counts as lag" for topic in unread]
     if unknown := sum(lag.lag_records is None for lag in group.lags):
         said.append(f"the lag of {unknown} of {len(group.lags)} partitions is not known, and not counted:")
-    return said + _errors(group.lags)
+    return said + error_lines(group.lags)
 
 
 def moved_rows(moved: Sequence[MovedOffset]) -> list[dict[str, Any]]:
@@ -148,10 +148,6 @@ def moves_nothing(moved: Iterable[MovedOffset]) -> bool:
     return all(offset.skipped == 0 for offset in moved)
 
 
-def error_lines(moved: Sequence[MovedOffset]) -> list[str]:
-    return _errors(moved)
-
-
 def ranges(numbers: Iterable[int]) -> str:
     """Formats sorted numbers as ranges: `0-3, 7`."""
     found: list[list[int]] = []
@@ -163,7 +159,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, ends)) for ends in found)
 
 
-def _errors(rows: Iterable[PartitionLag | MovedOffset]) -> list[str]:
+def error_lines(rows: Iterable[PartitionLag | MovedOffset]) -> list[str]:
     failed = [row for row in rows if row.error]
     said = [
         f"{row.topic}/{row.partition}: {row.error}" + (f"\n  {row.hint}" if row.hint else "") for row in failed[:ERRORS_SHOWN_MAX]

@@ -367,9 +367,9 @@ def test_a_broker_whose_lease_may_have_ended_answers_readers_only_where_its_sess
             topic = await broker.create("orders")
             await broker.produce(partition_of(topic), b"a")
             session_log = broker.leadership.log
-            assert session_log.leadership.guard.lease_is_valid()
+            assert session_log.leadership.lease_is_valid()
             monkeypatch.setattr(BrokerLease, "is_valid", property(lambda _: False))
-            assert not session_log.leadership.guard.lease_is_valid()
+            assert not session_log.leadership.lease_is_valid()
             assert await broker.read(partition_of(topic)) == [b"a"]
             session = session_log.session.id
             await bucket.create(

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from gateway.access.authentication import Authenticator
 from gateway.access.denials import Denial, not_authorized
-from gateway.access.quotas import QuotaState
+from gateway.access.quotas import PrincipalQuotas, QuotaState
 from metadata.access.acl import CLUSTER_NAME, EVERY_NAME, Acl, Scope, check_principal, check_scope
 from metadata.access.api_key import ApiKey, check_key_id
 from metadata.access.explanation import Explanation, Finding, FindingCode, Use, UsedKey, explain
@@ -28,20 +29,6 @@ class AccessRecords(Protocol):
     def key(self, key_id: str) -> ApiKey | None: ...
 
     def bindings(self, principal: str) -> list[Acl]: ...
-
-
-class Administrators(Protocol):
-    """Knows the administrators of the settings, as Authenticator does."""
-
-    def is_admin(self, principal: str) -> bool: ...
-
-    def is_admin_key(self, key_id: str) -> bool: ...
-
-
-class MeteredQuotas(Protocol):
-    """Knows what principals have used of their quotas, as PrincipalQuotas does."""
-
-    def state(self, principal: str) -> QuotaState | None: ...
 
 
 class AskedAccess(NamedTuple):
@@ -99,7 +86,7 @@ class AccessExplainer:
     """Explains calls by what this broker holds."""
 
     def __init__(
-        self, records: AccessRecords, administrators: Administrators, quotas: MeteredQuotas, *, now_ms: Callable[[], int]
+        self, records: AccessRecords, administrators: Authenticator, quotas: PrincipalQuotas, *, now_ms: Callable[[], int]
     ) -> None:
         self._records = records
         self._administrators = administrators

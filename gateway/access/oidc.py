@@ -20,14 +20,14 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
 import jwt
 import msgspec
 
-from gateway.access.settings import LOOPBACK
+from gateway.access.settings import LOOPBACK, AccessSettings
 from metadata.access.acl import check_principal
 from metadata.errors import TidelogError, Unauthenticated, Unavailable
 
@@ -64,21 +64,10 @@ class _Key(NamedTuple):
     jwk: jwt.PyJWK
 
 
-class OidcSettings(Protocol):
-    """Names the provider and its tokens, as AccessSettings of gateway/access/settings.py does."""
-
-    @property
-    def oidc_issuer(self) -> str: ...
-    @property
-    def oidc_audience(self) -> str: ...
-    @property
-    def oidc_principal_claim(self) -> str: ...
-
-
 class OidcVerifier:
     """Verifies tokens and follows the provider's keys. Its owner runs `run()` as a task."""
 
-    def __init__(self, settings: OidcSettings, fetch: Fetch | None = None) -> None:
+    def __init__(self, settings: AccessSettings, fetch: Fetch | None = None) -> None:
         """`fetch` returns the body at a URL; tests pass their own."""
         self._issuer = settings.oidc_issuer
         self._audience = settings.oidc_audience

@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
+from gateway.cluster.broker_lease import BrokerLease
 from metadata.cluster.broker_registry import BrokerCache, read_brokers
 from metadata.errors import AlreadyExists, TidelogError
 from metadata.model import SessionId
@@ -40,12 +40,6 @@ ASIDE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class UnwritableReporter(Protocol):
-    """Publishes in the own registration that the bucket cannot be written to; broker_lease.py implements it."""
-
-    def publish_unwritable(self, bytes_min: int) -> None: ...
-
-
 class BucketIsolationMonitor:
     """Watches the writes of one session. Its owner runs `run()` as a task, and calls `wake` when the brokers have changed."""
 
@@ -54,7 +48,7 @@ class BucketIsolationMonitor:
         bucket: HealthTrackingObjectStore,
         metadata: MetadataStore,
         brokers: BrokerCache,
-        reporter: UnwritableReporter,
+        reporter: BrokerLease,
         *,
         layout: KeyLayout,
         session: SessionId,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
@@ -19,9 +19,9 @@ from gateway.groups.admin.descriptions import hide_topics
 from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.groups.admin.seek import seek_to
 from gateway.groups.admin.topic_readers import TopicReaders
+from gateway.groups.router import GroupRouter
 from gateway.groups.scan import PAGE, stored_groups
 from gateway.proto import groups_pb2
-from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
 from metadata.groups.model import GroupPhase, check_group_name
 from metadata.groups.reconciliation.group import CLASSIC, CONSUMER, RECONCILING
@@ -49,21 +49,11 @@ _Answer = TypeVar("_Answer", bound=Message)
 log = logging.getLogger(__name__)
 
 
-class GroupRoutes(Protocol):
-    """Offers the routes of groups/router.py's GroupRouter."""
-
-    def coordinator(self, name: str) -> BrokerRegistration: ...
-
-    async def forward(
-        self, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
-    ) -> _Answer | None: ...
-
-
 class GroupAdmin:
     """Lists groups from the metadata store, and routes the other operators' calls to the coordinator."""
 
     def __init__(
-        self, store: MetadataStore, layout: KeyLayout, routes: GroupRoutes, here: LocalGroupAdmin, readers: TopicReaders
+        self, store: MetadataStore, layout: KeyLayout, routes: GroupRouter, here: LocalGroupAdmin, readers: TopicReaders
     ) -> None:
         self._store = store
         self._layout = layout

@@ -12,8 +12,8 @@ written at one instant: if a longer seek fails half-way, each partition says whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from gateway.concurrency.offload import LoopYielder, map_yielding
 from gateway.groups.admin.descriptions import assigned_partitions, sum_lags
@@ -39,6 +39,7 @@ from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.reconciliation.group import ReconciledGroup, state_of, type_of
 from metadata.model import Partition, TopicPartition
+from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 from segments.partition.partition_log import Bounds
 
@@ -51,14 +52,6 @@ UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
 NOWHERE: Final = SeekResult(-1)
 
 
-class FollowedTopics(KnownTopics, Protocol):
-    """Offers the topics of metadata/topics/cache.py's TopicCache, and waits for changes of them."""
-
-    async def hear_of(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None: ...
-
-    async def catch_up_with_all(self, *, timeout_s: float) -> None: ...
-
-
 class LocalGroupAdmin:
     """Carries out what operators ask of the groups that this broker coordinates."""
 
@@ -66,7 +59,7 @@ class LocalGroupAdmin:
         self,
         coordinator: GroupCoordinator,
         log: LogService,
-        topics: FollowedTopics,
+        topics: TopicCache,
         *,
         broker_id: str,
         now_ms: Callable[[], int],

@@ -46,7 +46,7 @@ class StartOffsets:
         positioned: Callable[[], None],
     ) -> None:
         """`keep` commits where partitions begin at the end of their logs, and returns those for which it did. `refused` judges the
-        error of a partition, and gives the partition up if the error is final; `placed` is called when some may be read."""
+        error of a partition, and gives the partition up if the error is final; `positioned` is called when some may be read."""
         self._broker = broker
         self._terms = terms
         self._partitions = partitions

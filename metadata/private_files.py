@@ -49,3 +49,12 @@ def take_rights_of_others(file: Path | int) -> None:
     with suppress(OSError):
         if stat.S_IMODE(os.stat(file).st_mode) != FILE_MODE:
             os.chmod(file, FILE_MODE)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Makes the entries of the directory outlive a power cut. Blocks. Raises OSError."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -28,7 +28,7 @@ from types import TracebackType
 import msgspec
 
 from metadata.errors import Denied, Rejected, TidelogError, Unavailable
-from metadata.private_files import make_private_directories, open_private
+from metadata.private_files import make_private_directories, open_private, sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class DataDirectory:
     def _create(self) -> None:
         missing = make_private_directories(self.path)
         for directory in missing:  # its name must survive loss of power as well
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
 
     def _take_lock(self) -> None:
         try:
@@ -144,7 +144,7 @@ class DataDirectory:
         os.pwrite(self._lock, text, 0)
         os.ftruncate(self._lock, len(text))
         os.fsync(self._lock)
-        _sync_directory(self.path)
+        sync_directory(self.path)
 
     def _warn_of_wide_rights(self) -> None:
         """A directory that existed keeps its rights; the files that Tidelog makes in it are for its own user in any case."""
@@ -175,11 +175,3 @@ class DataDirectory:
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             return Rejected(f"{path} is not a directory", hint="Name a directory as --data-dir.", path=path)
         return Rejected(f"the data directory {path} cannot be used ({error})", hint="Name another --data-dir.", path=path)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -1,10 +1,27 @@
-"""Lists several folders of one parent together: a page of a listing tells of all that lie in it."""
+"""Lists folders of several partitions of a topic together: a page of a listing tells of all that lie in it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Final
 
+from metadata.model import TopicPartition
 from segments.object_store.interface import ObjectInfo, ObjectStore
+
+# Partitions of a topic that share the pages of one listing; more are listed side by side.
+LISTED_TOGETHER: Final = 256
+
+
+def neighbours(topics: Mapping[TopicPartition, str], prefix: Callable[[str, TopicPartition], str]) -> list[list[TopicPartition]]:
+    """Returns the partitions that one listing can tell of together: of one life of a topic, in the order of their prefixes."""
+    by_topic: dict[tuple[str, str], list[TopicPartition]] = {}
+    for partition in sorted(topics, key=lambda one: prefix(topics[one], one)):
+        by_topic.setdefault((topics[partition], partition.topic_id), []).append(partition)
+    return [
+        partitions[at : at + LISTED_TOGETHER]
+        for partitions in by_topic.values()
+        for at in range(0, len(partitions), LISTED_TOGETHER)
+    ]
 
 
 async def list_neighbours(store: ObjectStore, parent: str, prefixes: Sequence[str]) -> AsyncIterator[ObjectInfo]:

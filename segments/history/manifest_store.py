@@ -23,13 +23,11 @@ from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Un
 from metadata.model import TopicPartition
 from metadata.retry import RetryPauses
 from segments.bucket.layout import manifest_key, manifests_prefix, parse_topic_key
-from segments.bucket.neighbour_listing import list_neighbours
+from segments.bucket.neighbour_listing import list_neighbours, neighbours
 from segments.concurrency import gather_all
 from segments.history.manifest import Manifest, decode_manifest, encode_manifest
 from segments.object_store.interface import ObjectStore
 
-# Partitions of a topic that share the pages of one listing; more are listed side by side.
-LISTED_TOGETHER: Final = 256
 # Bytes. A smaller manifest holds the event loop for a millisecond.
 DECODED_IN_A_THREAD: Final = 128 << 10
 # Time limit of a create before it is sent again.
@@ -85,7 +83,7 @@ async def newest_manifests(
             except Corrupt as error:
                 return error
 
-    listed = await gather_all(map(versions_of, _neighbours(topics)))
+    listed = await gather_all(map(versions_of, neighbours(topics, manifests_prefix)))
     versions = {partition: version for some in listed for partition, version in some.items()}
     manifests = await gather_all(read(partition, version) for partition, version in versions.items())
     found = dict(zip(versions, manifests, strict=True))
@@ -137,18 +135,6 @@ async def _counts(store: ObjectStore, topic: str, manifest: Manifest, *, created
     if newest.version == manifest.version:
         return newest.writer == manifest.writer
     return any((one.version, one.writer) == (manifest.version, manifest.writer) for one in newest.superseded)
-
-
-def _neighbours(topics: Mapping[TopicPartition, str]) -> list[list[TopicPartition]]:
-    """Partitions that one listing can tell of: of one life of a topic, in order."""
-    by_topic: dict[tuple[str, str], list[TopicPartition]] = {}
-    for partition in sorted(topics):
-        by_topic.setdefault((topics[partition], partition.topic_id), []).append(partition)
-    return [
-        partitions[at : at + LISTED_TOGETHER]
-        for partitions in by_topic.values()
-        for at in range(0, len(partitions), LISTED_TOGETHER)
-    ]
 
 
 async def _newest_versions(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -41,7 +41,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
-from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
+from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directory, sync_directory
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail, unsynced
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.validation import is_key, past_the_end
@@ -254,7 +254,7 @@ class DirectoryFiles:
         root = Path(self._root)
         if not root.exists():
             make_private_directory(root)
-            _sync_directory(str(root.parent))
+            sync_directory(str(root.parent))
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[tuple[int, int]]:
@@ -386,14 +386,6 @@ def _read(file: int, start: int, end: int) -> bytes:
         parts.append(part)
         start += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _sync_directory(path: str) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def list_in_key_order(root: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -18,7 +18,8 @@ from metadata.model import Offset
 from segments.history.index import RowGroupLocation
 from segments.history.row_group_batches import HistoryBatch
 from segments.object_store.interface import Buffer
-from segments.records.batch import base_offset_of, corrupt_range, parse_header
+from segments.read.cached_run import unreadable
+from segments.records.batch import base_offset_of, parse_header
 from segments.shared_errors import copy_of
 
 # Bytes of one batch, about: a reader gets at least one batch, however few records it asks for.
@@ -93,7 +94,7 @@ class CachedRowGroup(NamedTuple):
 
     def corrupt(self, index: int, why: str) -> Corrupt:
         """Returns the error for readers that can't open this batch, which names the bytes of the whole group."""
-        return unreadable_group(self.location, why)
+        return unreadable(self.location, why)
 
 
 def group_of(location: RowGroupLocation, batches: Sequence[HistoryBatch]) -> CachedRowGroup:
@@ -117,10 +118,3 @@ def damaged_group(location: RowGroupLocation, error: Corrupt) -> CachedRowGroup:
         own.details["next_offset"] = next_offset
         error = own
     return CachedRowGroup(location, [], [], [], error)
-
-
-def unreadable_group(location: RowGroupLocation, why: str) -> Corrupt:
-    """Returns the error for readers of the group. `details`: see corrupt_range."""
-    return corrupt_range(
-        location.key, range(location.base_offset, location.last_offset + 1), range(location.start, location.end), why
-    )

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, cast
 
 from metadata.errors import Corrupt, InvalidRecord
 from metadata.model import Offset
+from segments.history.index import RowGroupLocation
 from segments.object_store.interface import Buffer
 from segments.records.batch import corrupt_range, parse_header, parse_whole
 from segments.records.batch_kernel import sound_batches
@@ -111,8 +112,8 @@ class CachedRun(NamedTuple):
         return self.base_offsets[index] if index < len(self.base_offsets) else Offset(self.location.last_offset + 1)
 
 
-def unreadable(location: RunLocation, why: str) -> Corrupt:
-    """Returns the error for readers of the run. `details`: see corrupt_range."""
+def unreadable(location: RunLocation | RowGroupLocation, why: str) -> Corrupt:
+    """Returns the error for readers of the run, or of the row group. `details`: see corrupt_range."""
     return corrupt_range(
         location.key, range(location.base_offset, location.last_offset + 1), range(location.start, location.end), why
     )

@@ -31,7 +31,7 @@ from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.history.index import RowGroupLocation
 from segments.object_store.interface import ObjectStore
-from segments.read.cached_row_group import CachedRowGroup, unreadable_group
+from segments.read.cached_row_group import CachedRowGroup
 from segments.read.cached_run import CachedRun, unreadable
 from segments.read.disk_cache import DiskCache
 from segments.read.row_group_loader import RowGroupLoader
@@ -310,7 +310,7 @@ class ReadCache:
 
     def _remember_missing(self, location: Location, error: NotFound | InvalidArgument) -> Corrupt:
         why = f"nothing is there: {error}"
-        missing = unreadable(location, why) if isinstance(location, RunLocation) else unreadable_group(location, why)
+        missing = unreadable(location, why)
         missing.__cause__ = error
         self._gone[location.identity] = missing, asyncio.get_running_loop().time() + DAMAGE_BELIEVED_S
         if len(self._gone) > GONE_MAX:

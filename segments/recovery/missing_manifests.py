@@ -37,13 +37,11 @@ from segments.bucket.layout import (
     manifests_prefix,
     parse_topic_key,
 )
-from segments.bucket.neighbour_listing import list_neighbours
+from segments.bucket.neighbour_listing import list_neighbours, neighbours
 from segments.concurrency import gather_all
 from segments.object_store.interface import ObjectStore
 from segments.recovery.recovered_partition import RecoveredPartition
 
-# Partitions of a topic that share a page of one listing; more are listed side by side.
-LISTED_TOGETHER: Final = 256
 # Files of the partitions that share a page; where there are more, each partition is listed by itself, many at a time.
 FILES_TOGETHER: Final = 1_000
 # Files of a partition that an error names.
@@ -76,7 +74,7 @@ async def newest_files(
     async def read_all(groups: Iterable[Sequence[TopicPartition]]) -> dict[TopicPartition, NewestFiles]:
         return {where: found for some in await gather_all(map(read, groups)) for where, found in some.items()}
 
-    return await read_all(_neighbours(topics))
+    return await read_all(neighbours(topics, history_files_prefix))
 
 
 def missing_manifests(found: RecoveredPartition, files: NewestFiles) -> Corrupt | None:
@@ -138,15 +136,3 @@ def _with(before: NewestFiles | None, file: HistoryKey) -> NewestFiles:
         max(before.of_version, file, key=lambda one: one.version),
         heapq.nlargest(NAMED_MAX, [*before.furthest, file], key=lambda one: one.last_offset),
     )
-
-
-def _neighbours(topics: Mapping[TopicPartition, str]) -> list[list[TopicPartition]]:
-    """Partitions that one listing can tell of: of one life of a topic, in the order of their prefixes."""
-    by_topic: dict[tuple[str, str], list[TopicPartition]] = {}
-    for partition in sorted(topics, key=lambda one: history_files_prefix(topics[one], one)):
-        by_topic.setdefault((topics[partition], partition.topic_id), []).append(partition)
-    return [
-        partitions[at : at + LISTED_TOGETHER]
-        for partitions in by_topic.values()
-        for at in range(0, len(partitions), LISTED_TOGETHER)
-    ]

@@ -33,7 +33,7 @@ from typing import Final
 from metadata.errors import InvalidArgument
 from metadata.model import check_topic_name
 from segments.records.compression import Codec
-from spark.source.options import GivenOptions, parse_bool
+from spark.source.options import GivenOptions, parse_bool, positive
 
 # As segments/settings.py has it.
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
@@ -106,7 +106,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         write_id=options.parsed("writeId", _write_id, None, "a name of 1 to 200 characters"),
         credentials=tuple((name, value) for option, name in CREDENTIALS.items() if (value := options.text(option))),
         fail_on_data_loss=options.parsed("failOnDataLoss", parse_bool, True, "true or false"),
-        producer_expiry_ms=options.parsed("producerExpiryMs", _positive, PRODUCER_EXPIRY_MS, "milliseconds, from 1 on"),
+        producer_expiry_ms=options.parsed("producerExpiryMs", positive, PRODUCER_EXPIRY_MS, "milliseconds, from 1 on"),
     )
     options.refuse_others(PASSED_OVER, of="sink", instead="Tidelog's brokers are reached by `brokers`.")
     return found
@@ -174,10 +174,3 @@ def _write_id(value: str) -> str:
 
 def hashed_write_id(name: str) -> str:
     return blake2b(name.encode(), digest_size=16, person=b"tidelog-write").hexdigest()
-
-
-def _positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise ValueError
-    return number

@@ -205,9 +205,9 @@ def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> S
         unmatched=options.parsed("startingOffsetsByTimestampStrategy", Unmatched, Unmatched.ERROR, "error or latest"),
         fail_on_data_loss=options.parsed("failOnDataLoss", parse_bool, True, "true or false"),
         include_headers=options.parsed("includeHeaders", parse_bool, False, "true or false"),
-        min_partitions=options.parsed("minPartitions", _count, 0, "a number from 1 on"),
-        max_records_per_partition=options.parsed("maxRecordsPerPartition", _count, 0, "a number from 1 on"),
-        max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", _count, 0, "a number from 1 on") if stream else 0,
+        min_partitions=options.parsed("minPartitions", positive, 0, "a number from 1 on"),
+        max_records_per_partition=options.parsed("maxRecordsPerPartition", positive, 0, "a number from 1 on"),
+        max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", positive, 0, "a number from 1 on") if stream else 0,
         topic_ids=options.parsed("topicIds", _ids, {}, 'JSON as {"orders":"1f…"}'),
     )
     for name in _WAITING if stream else ():
@@ -332,7 +332,7 @@ def _not_negative(value: str) -> int:
     return number
 
 
-def _count(value: str) -> int:
+def positive(value: str) -> int:
     number = int(value)
     if number < 1:
         raise ValueError

@@ -11,9 +11,10 @@ import pytest
 from metadata.errors import Corrupt, Denied, OutcomeUnknown, Unavailable
 from metadata.model import Offset
 from segments.bucket.layout import deleted_topic_key, history_file_key, manifest_key, topic_mirror_key
+from segments.bucket.neighbour_listing import LISTED_TOGETHER
 from segments.history.manifest import Manifest, Superseded, encode_manifest
 from segments.history.manifest_edits import with_collected
-from segments.history.manifest_store import LISTED_TOGETHER, commit_manifest, newest_manifest, newest_manifests
+from segments.history.manifest_store import commit_manifest, newest_manifest, newest_manifests
 from segments.object_store.memory import MemoryObjectStore
 from tests.kit.faulty_store import STORMY, FaultyStore
 from tests.kit.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, partition_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -38,7 +38,7 @@ from metadata.access.scram import (
 )
 from metadata.errors import NotFound, Rejected, TidelogError, Unavailable
 from metadata.model import Revision
-from metadata.page_token import checked_page_size, name_in, token_after
+from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.secret import Secret
 from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Put
 from metadata.store.keys import KeyLayout
@@ -56,6 +56,20 @@ class Page(Generic[_Record]):
     records: tuple[_Record, ...]
     next_page_token: str
     errors: tuple[TidelogError, ...] = ()
+
+
+async def all_records(list_page: Callable[..., Awaitable[Page[_Record]]]) -> list[_Record]:
+    """Returns the records of all pages. Raises Corrupt if one cannot be read: it may be a denial."""
+    found: list[_Record] = []
+    token = ""
+    while True:
+        page = await list_page(page_size=PAGE_SIZE_MAX, page_token=token)
+        if page.errors:
+            raise page.errors[0]
+        found += page.records
+        token = page.next_page_token
+        if not token:
+            return found
 
 
 class CreatedKey(NamedTuple):

@@ -92,17 +92,7 @@ def decode_topic(kept: KeyValue) -> Topic:
         check_partition_count(stored.partition_count)
     except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:
         raise Corrupt(f"the topic at {kept.key} cannot be read: {error}", key=kept.key, revision=kept.mod_revision) from error
-    return Topic(
-        id=stored.id,
-        name=stored.name,
-        partition_count=stored.partition_count,
-        settings=stored.settings,
-        created_at_ms=stored.created_at_ms,
-        first_leader_epoch=stored.first_leader_epoch,
-        replication_factor=stored.replication_factor,
-        revision=kept.mod_revision,
-        format_version=stored.format_version,
-    )
+    return Topic(**msgspec.structs.asdict(stored), revision=kept.mod_revision)
 
 
 def check_partition_count(count: int) -> int:

@@ -29,8 +29,8 @@ from gateway.kafka.protocol.admin_messages import (
     DescribeAclsResponse,
 )
 from metadata.access.acl import Acl
+from metadata.access.registry import all_records
 from metadata.errors import NotFound, TidelogError
-from metadata.page_token import PAGE_SIZE_MAX
 
 
 class SecurityDisabled(KafkaRejected):
@@ -64,7 +64,12 @@ class KafkaAcls:
         try:
             self._check_enabled()
             check_cluster()
-            acls = [acl for binding in await self._bindings() for acl in described(binding) if wanted.matches(acl)]
+            acls = [
+                acl
+                for binding in await all_records(self._broker.access.list_acls)
+                for acl in described(binding)
+                if wanted.matches(acl)
+            ]
         except TidelogError as error:
             return DescribeAclsResponse(error_code=admin_code(error), error_message=cut_text(error.message))
         by_resource: dict[tuple[int, str, int], list[AclDescription]] = {}
@@ -124,7 +129,7 @@ class KafkaAcls:
             with one_change(self._broker.guard, call):
                 self._check_enabled()
                 check_cluster()
-                for binding in await self._bindings():
+                for binding in await all_records(self._broker.access.list_acls):
                     acls = described(binding)
                     if any(map(wanted.matches, acls)):
                         gone += await self._removed(binding, acls)
@@ -154,19 +159,6 @@ class KafkaAcls:
             )
             for acl in acls
         ]
-
-    async def _bindings(self) -> list[Acl]:
-        """Returns all bindings. Raises Corrupt if one cannot be read, since it may be a denial."""
-        found: list[Acl] = []
-        token = ""
-        while True:
-            page = await self._broker.access.list_acls(page_size=PAGE_SIZE_MAX, page_token=token)
-            if page.errors:
-                raise page.errors[0]
-            found += page.records
-            token = page.next_page_token
-            if not token:
-                return found
 
     def _check_enabled(self) -> None:
         if self._broker.guard is None:

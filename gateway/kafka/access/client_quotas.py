@@ -38,8 +38,8 @@ from gateway.kafka.protocol.admin_messages import (
 )
 from metadata.access.acl import EVERYONE
 from metadata.access.quota import Quota
+from metadata.access.registry import all_records
 from metadata.errors import TidelogError
-from metadata.page_token import PAGE_SIZE_MAX
 
 USER: Final = "user"
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
@@ -58,7 +58,11 @@ class KafkaClientQuotas:
         """Lists the quotas of the entities that the components match."""
         try:
             check_cluster()
-            found = [each for each in await self._quotas() if _matches(each, request.components, is_strict=request.strict)]
+            found = [
+                each
+                for each in await all_records(self._broker.access.list_quotas)
+                if _matches(each, request.components, is_strict=request.strict)
+            ]
         except TidelogError as error:
             return DescribeClientQuotasResponse(error_code=admin_code(error), error_message=cut_text(error.message), entries=None)
         return DescribeClientQuotasResponse(
@@ -102,18 +106,6 @@ class KafkaClientQuotas:
             return msgspec.structs.replace(held, **changes)
 
         await self._broker.access.alter_quota(principal, changed, validate_only=validate_only)
-
-    async def _quotas(self) -> list[Quota]:
-        found: list[Quota] = []
-        token = ""
-        while True:
-            page = await self._broker.access.list_quotas(page_size=PAGE_SIZE_MAX, page_token=token)
-            if page.errors:
-                raise page.errors[0]
-            found += page.records
-            token = page.next_page_token
-            if not token:
-                return found
 
 
 def _entity_name(quota: Quota) -> str | None:

@@ -16,7 +16,7 @@ from gateway.kafka.access.client_quotas import KafkaClientQuotas
 from gateway.kafka.access.scram_users import KafkaScramUsers
 from gateway.kafka.admin.configs import KafkaConfigs
 from gateway.kafka.admin.delete_records import KafkaDeleteRecords
-from gateway.kafka.admin.placement import KafkaPlacement
+from gateway.kafka.admin.replicas import KafkaReplicas
 from gateway.kafka.admin.topics import KafkaTopics
 from gateway.kafka.call import Handler, KafkaCall
 from gateway.kafka.consumer_groups.descriptions import KafkaGroupDescriptions
@@ -49,7 +49,7 @@ def kafka_handlers(
     topics = KafkaTopics(broker)
     records = KafkaDeleteRecords(broker, leaders)
     configs = KafkaConfigs(broker, listeners, fetch.room)
-    placement = KafkaPlacement(broker)
+    replicas = KafkaReplicas(broker)
     scram_users = KafkaScramUsers(broker)
     served: dict[str, tuple[int, int, Callable[[KafkaCall, Any], Awaitable[Any]]]] = {
         "Fetch": (4, 17, fetch.fetch),
@@ -81,9 +81,9 @@ def kafka_handlers(
         "ListConfigResources": (0, 1, configs.list_resources),
         "AlterConfigs": (0, 2, configs.alter),
         "IncrementalAlterConfigs": (0, 1, configs.alter_incrementally),
-        "DescribeLogDirs": (1, 4, placement.describe_log_dirs),
-        "ElectLeaders": (0, 2, placement.elect_leaders),
-        "ListPartitionReassignments": (0, 0, placement.list_partition_reassignments),
+        "DescribeLogDirs": (1, 4, replicas.describe_log_dirs),
+        "ElectLeaders": (0, 2, replicas.elect_leaders),
+        "ListPartitionReassignments": (0, 0, replicas.list_partition_reassignments),
         "InitProducerId": (0, 5, producer_ids.init_producer_id),
         "OffsetForLeaderEpoch": (2, 4, offsets.offset_for_leader_epoch),
         "DescribeUserScramCredentials": (0, 0, scram_users.describe),

@@ -3,10 +3,10 @@
 - topics.py: CreateTopics, DeleteTopics, CreatePartitions.
 - configs.py: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs; config_entries.py names the configs and their values.
 - delete_records.py: DeleteRecords.
-- placement.py: DescribeLogDirs, ElectLeaders, ListPartitionReassignments.
+- replicas.py: DescribeLogDirs, ElectLeaders, ListPartitionReassignments.
 - changes.py: runs the changes of one request, each with its own rights, error and line in the audit log.
 
-Entries: the classes `KafkaTopics`, `KafkaConfigs`, `KafkaDeleteRecords` and `KafkaPlacement`, which handlers.py builds.
+Entries: the classes `KafkaTopics`, `KafkaConfigs`, `KafkaDeleteRecords` and `KafkaReplicas`, which handlers.py builds.
 AlterPartitionReassignments is not offered: no replica can be moved, since the bucket holds all records.
 
 Invariants:

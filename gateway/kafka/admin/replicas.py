@@ -37,7 +37,7 @@ PREFERRED, UNCLEAN = 0, 1
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 
 
-class KafkaPlacement:
+class KafkaReplicas:
     """Answers calls about the placement of partitions for all Kafka listeners of a broker."""
 
     def __init__(self, broker: BrokerApi) -> None:

@@ -25,7 +25,7 @@ from bench.grpc_client import Paced, produce_on_time
 from bench.http_client import post_all
 from bench.load import ClientProcess, client_process
 from bench.run import ROUNDS, Run, alternate
-from tidelog.demo.flights import ROWS_IN_ALL, load_flights
+from tidelog.demo.flights import load_flights
 
 FLIGHTS, WIDE, STEADY = "flights", "wide", "steady"
 # A group that has read half of the flights, and one that reads all of the wide topic.
@@ -34,6 +34,7 @@ PARTITIONS, WIDE_PARTITIONS = 6, 10_000
 # At the default of --seconds all of the flights and of the partitions.
 ROWS_PER_SECOND, PARTITIONS_PER_SECOND = 225_000, 6_700
 ROWS_MIN, PARTITIONS_MIN = 2_000, 300
+ROWS_MAX = 336_776
 ROWS_PER_REQUEST = 500
 OFFSETS_PER_REQUEST = 1_000
 # The steady load: 20,000 records and 2 MB a second.
@@ -55,7 +56,7 @@ class Round:
 
 
 def measure(run: Run) -> list[Figure]:
-    rows = min(ROWS_IN_ALL, max(ROWS_MIN, round(ROWS_PER_SECOND * run.seconds)))
+    rows = min(ROWS_MAX, max(ROWS_MIN, round(ROWS_PER_SECOND * run.seconds)))
     partitions = min(WIDE_PARTITIONS, max(PARTITIONS_MIN, round(PARTITIONS_PER_SECOND * run.seconds)))
     with broker(run, "console") as served, client_process() as readers:
         _fill(served, rows, partitions)

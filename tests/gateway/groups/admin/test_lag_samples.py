@@ -67,7 +67,7 @@ def test_a_group_is_sampled_while_somebody_looks_and_some_minutes_longer() -> No
     assert held.watched(now_s=101.0) == {"g": 1.0}
 
 
-def test_what_is_older_than_an_hour_is_forgotten_and_a_group_without_a_request() -> None:
+def test_samples_older_than_an_hour_and_groups_without_a_request_are_forgotten() -> None:
     held = store("a", "g", "other", requested_s=0.0)
     for at_ms in (0, 20_000, KEPT_MS):
         held.take("g", [Row("orders", 1)], at_ms=at_ms)

@@ -21,7 +21,7 @@ from bench.groups_client import COMMIT_EVERY_S
 from bench.run import Run
 from metadata.groups.offsets import CommittedOffset, encode_offset
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from metadata.store.etcd.messages import transaction
+from metadata.store.etcd.messages import encode_transaction
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.interface import Compare, Put
 from metadata.store.keys import KeyLayout
@@ -93,7 +93,7 @@ def transact_alone(target: str, groups: int, each: int, *, seconds: float) -> fl
             revisions: dict[str, Revision] = {}
             for start in range(0, groups, 100):
                 puts = [Put(key, b"0") for key in guards[start : start + 100]]
-                answer = await _transact(channel, transaction([], puts).SerializeToString())
+                answer = await _transact(channel, encode_transaction([], puts))
                 revisions |= dict.fromkeys(guards[start : start + 100], Revision(answer.header.revision))
         partition = TopicPartition(TopicId("0" * 32), Partition(0))
         offset = encode_offset(CommittedOffset(offset=1_000, committed_at_ms=1_735_689_600_000))
@@ -102,7 +102,7 @@ def transact_alone(target: str, groups: int, each: int, *, seconds: float) -> fl
             chosen = range(start, start + each)
             compares = [Compare(guards[number], revisions[guards[number]]) for number in chosen]
             puts = [Put(layout.offset(f"group-{number:05}", partition), offset) for number in chosen]
-            requests.append(transaction(compares, puts).SerializeToString())
+            requests.append(encode_transaction(compares, puts))
         started_s = time.monotonic()
         counts = await asyncio.gather(
             *(_keep_transacting(target, requests, first, started_s + seconds) for first in range(len(BROKERS)))

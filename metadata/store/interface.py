@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
+import msgspec
+
 from metadata.model import Revision
 
 LeaseId = NewType("LeaseId", int)
@@ -44,8 +46,7 @@ class RangeResult:
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(msgspec.Struct, frozen=True):
     """Holds when `key`'s mod_revision stands in relation `is_` to `mod_revision`. An absent key has mod_revision 0."""
 
     key: str
@@ -53,8 +54,7 @@ class Compare:
     is_: Literal["=", "<", ">", "!="] = "="
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Writes a key."""
 
     key: str
@@ -62,8 +62,7 @@ class Put:
     lease: LeaseId = NO_LEASE
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Deletes a key."""
 
     key: str

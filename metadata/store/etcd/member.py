@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from metadata.errors import InvalidArgument
-from metadata.store.etcd.proto import etcd_pb2_grpc
+from metadata.store.etcd.proto import etcd_pb2, etcd_pb2_grpc
 from metadata.store.etcd.settings import EtcdAddress, EtcdSettings
 
 ANSWER_BYTES_MAX = 16 << 20
@@ -98,6 +98,10 @@ class EtcdMember:
         else:
             self._channel = grpc.aio.insecure_channel(self._address.target, options=options)
         self.kv: Any = etcd_pb2_grpc.KVStub(self._channel)  # type: ignore[no-untyped-call]
+        # KV.Txn, of a request that is encoded already.
+        self.transact: Any = self._channel.unary_unary(
+            "/etcdserverpb.KV/Txn", request_serializer=None, response_deserializer=etcd_pb2.TxnResponse.FromString
+        )
         self.watch: Any = etcd_pb2_grpc.WatchStub(self._channel)  # type: ignore[no-untyped-call]
         self.lease: Any = etcd_pb2_grpc.LeaseStub(self._channel)  # type: ignore[no-untyped-call]
         self.auth: Any = etcd_pb2_grpc.AuthStub(self._channel)  # type: ignore[no-untyped-call]

@@ -20,13 +20,14 @@ from metadata.model import Revision
 from metadata.store.etcd.client import EtcdClient, StreamRefused, Try
 from metadata.store.etcd.errors import AnswerTooLarge, HistoryGone
 from metadata.store.etcd.member import ANSWER_BYTES_MAX
-from metadata.store.etcd.messages import key_range, key_value, transaction, transaction_result
+from metadata.store.etcd.messages import encode_transaction, key_range, key_value, transaction_result
 from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings, EtcdStatus
 from metadata.store.etcd.watch import EtcdWatches
 from metadata.store.interface import (
     NO_LEASE,
     Compare,
+    DeletePrefix,
     KeyValue,
     LeaseId,
     LeaseLost,
@@ -100,15 +101,13 @@ class EtcdStore:
         raise Unavailable(f"etcd was compacted {READS_OVERTAKEN_MAX} times while {prefix!r} was being read")
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
-        request = transaction(compares, operations)
+        request = encode_transaction(compares, operations)
 
         async def once(at: Try) -> etcd_pb2.TxnResponse:
-            answer: etcd_pb2.TxnResponse = await at.member.kv.Txn(request, **at.options)
+            answer: etcd_pb2.TxnResponse = await at.member.transact(request, **at.options)
             return answer
 
-        keys = [getattr(operation, "key", None) or getattr(operation, "prefix", "") for operation in operations]
-        doing = f"write {keys[0]}" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "") if keys else "compare"
-        return transaction_result(await self._client.call(once, doing=doing, writes=bool(operations)))
+        return transaction_result(await self._client.call(once, doing=_doing(operations), writes=bool(operations)))
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
         """Takes a lease of whole seconds, and of at least one election: it may live longer than asked.
@@ -204,6 +203,15 @@ class EtcdStore:
             return answer
 
         return await self._client.call(once, doing=doing)
+
+
+def _doing(operations: Sequence[Operation]) -> str:
+    """Returns what a transaction does, for people."""
+    if not operations:
+        return "compare"
+    first = operations[0]
+    more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
+    return f"write {first.prefix if isinstance(first, DeletePrefix) else first.key}{more}"
 
 
 def _value_too_large(key: str) -> TooLarge:

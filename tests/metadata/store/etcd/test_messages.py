@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument, TooLarge
 from metadata.model import Revision
-from metadata.store.etcd.messages import decode_key, event, key_range, key_value, transaction, transaction_result
+from metadata.store.etcd.messages import decode_key, encode_transaction, event, key_range, key_value, transaction_result
 from metadata.store.etcd.proto import etcd_pb2, mvcc_pb2
-from metadata.store.interface import Compare, Delete, DeletePrefix, Event, KeyValue, LeaseId, Put, TransactionResult
+from metadata.store.interface import Compare, Delete, DeletePrefix, Event, KeyValue, LeaseId, Operation, Put, TransactionResult
+
+KEYS = st.text(min_size=1, max_size=40) | st.text("ab/", min_size=100, max_size=20_000)
+
+
+def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> etcd_pb2.TxnRequest:
+    return etcd_pb2.TxnRequest.FromString(encode_transaction(compares, operations))
 
 
 def test_a_prefix_is_the_range_of_all_keys_that_begin_with_it() -> None:
@@ -48,6 +57,31 @@ def test_operations_keep_their_order() -> None:
     assert put.request_put == etcd_pb2.PutRequest(key=b"/a", value=b"1", lease=5)
     assert delete.request_delete_range == etcd_pb2.DeleteRangeRequest(key=b"/b")
     assert prefix.request_delete_range == etcd_pb2.DeleteRangeRequest(key=b"/c/", range_end=b"/c0")
+
+
+@given(
+    compares=st.lists(st.tuples(KEYS, st.integers(0, 2**62)), max_size=3),
+    puts=st.dictionaries(KEYS, st.tuples(st.binary(max_size=40) | st.just(bytes(20_000)), st.sampled_from([0, 5])), max_size=5),
+)
+def test_a_transaction_is_encoded_as_protobuf_encodes_it(
+    compares: list[tuple[str, int]], puts: dict[str, tuple[bytes, int]]
+) -> None:
+    found = transaction(
+        [Compare(key, revision) for key, revision in compares],
+        [Put(key, value, LeaseId(lease)) for key, (value, lease) in puts.items()],
+    )
+    if compares and not puts:
+        del found.success[:]
+    assert found == etcd_pb2.TxnRequest(
+        compare=[
+            etcd_pb2.Compare(key=key.encode(), target=etcd_pb2.Compare.MOD, result=etcd_pb2.Compare.EQUAL, mod_revision=revision)
+            for key, revision in compares
+        ],
+        success=[
+            etcd_pb2.RequestOp(request_put=etcd_pb2.PutRequest(key=key.encode(), value=value, lease=lease))
+            for key, (value, lease) in puts.items()
+        ],
+    )
 
 
 def test_a_transaction_that_etcd_would_refuse_becomes_no_message() -> None:

@@ -102,6 +102,11 @@ class Requests(Protocol):
     @property
     def connections(self) -> ConnectionLimiter: ...
     def frame_bytes_max(self, connection: KafkaConnection) -> int: ...
+
+    def shortens(self, connection: KafkaConnection) -> bool:
+        """Returns whether longer Produce requests are received without their records, to be refused."""
+        ...
+
     def opened(self, connection: KafkaConnection) -> None: ...
     def closed(self, connection: KafkaConnection) -> None: ...
 
@@ -242,6 +247,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_used_s = self._loop.time()
         self._reader.bytes_max = self._requests.frame_bytes_max(self)
+        self._reader.shortens = self._requests.shortens(self)
         frames_begun = self._reader.frames_begun
         try:
             self._take(self._reader.received(nbytes))

@@ -4,7 +4,8 @@
                  └▶ a frame that does not fit ─▶ announced ─▶ accepted ─▶ a buffer of exactly its size ─▶ a frame of its own
 
 All connections of a listener share one buffer, so an idle connection owns none. A long frame is announced once its API key is
-known, so that its owner can wait for memory before it is received.
+known, so that its owner can wait for memory before it is received. A Produce request that is longer than any frame may be is
+received without its records (protocol/shortened_produce.py).
 
 Invariants: a frame is returned once, in the order of arrival. No buffer is made for a frame before `accept`.
 """
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from gateway.kafka.protocol.shortened_produce import SHORTENED_BYTES_MAX, ShortenedProduce
 from metadata.errors import InvalidArgument, TooLarge
 
 # Bytes that all connections of one listener receive into.
@@ -25,6 +27,7 @@ HEAD: Final = Struct(">ihh")
 # The shortest request: API key, API version and correlation id.
 FRAME_BYTES_MIN: Final = 8
 _LENGTH_BYTES: Final = 4
+_PRODUCE: Final = 0
 
 
 class Frame(NamedTuple):
@@ -33,6 +36,8 @@ class Frame(NamedTuple):
     data: memoryview
     # Whether the frame may be kept as it is: no bytes overwrite its buffer, which is little longer. Otherwise it has to be copied.
     is_owned: bool
+    # Bytes of a Produce request that was too long: its records are dropped. 0 for a whole request.
+    cut_from: int = 0
 
 
 class Announced(NamedTuple):
@@ -45,12 +50,16 @@ class Announced(NamedTuple):
 class FrameReader:
     """Cuts the bytes of one connection into frames."""
 
-    __slots__ = ("_filled", "_frame", "_shared", "_tail", "announced", "bytes_max", "frames_begun")
+    __slots__ = ("_filled", "_frame", "_shared", "_shortened", "_tail", "announced", "bytes_max", "frames_begun", "shortens")
 
-    def __init__(self, shared: memoryview, *, bytes_max: int) -> None:
-        """`shared` has SHARED_BYTES, and serves all connections of one event loop. `bytes_max` bounds a frame."""
+    def __init__(self, shared: memoryview, *, bytes_max: int, shortens: bool = False) -> None:
+        """`shared` has SHARED_BYTES, and serves all connections of one event loop. `bytes_max` bounds a frame. `shortens`: a longer
+        Produce request is received without its records."""
         self._shared = shared
         self.bytes_max = bytes_max
+        self.shortens = shortens
+        # The request that is being received without its records.
+        self._shortened: ShortenedProduce | None = None
         # The frame that waits for `accept`.
         self.announced: Announced | None = None
         # Frames that got a buffer of their own before all of their bytes were there.
@@ -63,11 +72,13 @@ class FrameReader:
     @property
     def is_torn(self) -> bool:
         """True if only a part of a frame was received."""
-        return self._frame is not None or bool(self._tail)
+        return self._frame is not None or self._shortened is not None or bool(self._tail)
 
     @property
     def bytes_missing(self) -> int:
-        """Returns how many bytes the frame that has a buffer of its own lacks; 0 where there is none."""
+        """Returns how many bytes lack of a frame that has a buffer of its own, or is received without its records; else 0."""
+        if self._shortened is not None:
+            return self._shortened.bytes_left
         return 0 if self._frame is None else len(self._frame) - self._filled
 
     def buffer(self) -> memoryview:
@@ -77,8 +88,10 @@ class FrameReader:
     def received(self, count: int) -> list[Frame]:
         """Returns the frames that are whole now that `count` more bytes stand in `buffer()`.
 
-        Raises InvalidArgument for a length that no request has, and TooLarge for one above `bytes_max`.
+        Raises InvalidArgument for a length that no request has, and TooLarge for one that may not be received.
         """
+        if self._shortened is not None:
+            return self._shorten(self._shortened, self._shared[:count])
         if self._frame is not None:
             self._filled += count
             if self._filled < len(self._frame):
@@ -108,8 +121,11 @@ class FrameReader:
         at = 0
         while len(data) - at >= HEAD.size:
             size_bytes, api_key, _ = HEAD.unpack_from(data, at)
-            self._check_size(size_bytes)
             received = data[at + _LENGTH_BYTES :]
+            if self._is_shortened(size_bytes, api_key):
+                self._shortened = ShortenedProduce(size_bytes)
+                self.frames_begun += 1
+                return [*frames, *self._shorten(self._shortened, received)]
             if len(received) < size_bytes:
                 if size_bytes + _LENGTH_BYTES > len(self._shared):
                     self.announced = Announced(size_bytes, api_key)
@@ -121,22 +137,36 @@ class FrameReader:
         self._tail = bytes(data[at:])
         return frames
 
+    def _shorten(self, shortened: ShortenedProduce, data: memoryview) -> list[Frame]:
+        """Takes bytes of the request that is received without its records. Returns it, and the frames behind it, once it ends."""
+        ends_at = shortened.bytes_left
+        shortened.feed(data[:ends_at])
+        if shortened.bytes_left:
+            return []
+        self._shortened = None
+        frame = Frame(shortened.frame(), is_owned=True, cut_from=shortened.size_bytes)
+        return [frame, *self._cut(data[ends_at:], is_owned=False)]
+
     def _begin(self, size_bytes: int, received: memoryview) -> None:
         frame = memoryview(np.empty(size_bytes, np.uint8))  # type: ignore[arg-type]  # numpy's stubs for 3.11 do not name Buffer
         frame[: len(received)] = received
         self._frame, self._filled = frame, len(received)
         self.frames_begun += 1
 
-    def _check_size(self, size_bytes: int) -> None:
+    def _is_shortened(self, size_bytes: int, api_key: int) -> bool:
+        """Returns whether the request is received without its records. Raises InvalidArgument, TooLarge."""
         if size_bytes < FRAME_BYTES_MIN:
             raise InvalidArgument(f"a frame says that it has {size_bytes} bytes; a request has {FRAME_BYTES_MIN} or more")
-        if size_bytes > self.bytes_max:
-            raise TooLarge(
-                f"a request has {size_bytes} bytes; {self.bytes_max} are taken",
-                hint="Send smaller requests (max.request.size, batch.size), or raise request_bytes_max.",
-                size=size_bytes,
-                bytes_max=self.bytes_max,
-            )
+        if size_bytes <= self.bytes_max:
+            return False
+        if self.shortens and api_key == _PRODUCE and size_bytes <= SHORTENED_BYTES_MAX:
+            return True
+        raise TooLarge(
+            f"a request has {size_bytes} bytes; {self.bytes_max} are taken",
+            hint="Send smaller requests (max.request.size, batch.size), or raise request_bytes_max.",
+            size=size_bytes,
+            bytes_max=self.bytes_max,
+        )
 
 
 def _is_most_of(size_bytes: int, data: memoryview) -> bool:

@@ -195,7 +195,7 @@ class KafkaProduce:
             message,
             authorized=authorized,
             log=log,
-            size_bytes=len(frame.data),
+            size_bytes=frame.cut_from or len(frame.data),
             now_s=now_s,
             timeout_s_max=self._broker.settings.produce_timeout_ms / 1000,
         )
@@ -238,6 +238,8 @@ class KafkaProduce:
             for each, result in zip(topic.partition_data, results, strict=True):
                 try:
                     partition = partition_of(target.topic, each.index)
+                    if frame.cut_from:
+                        raise self._request_too_large(frame.cut_from)
                     batch = _stored(each.records, is_kept=is_kept)
                     if len(batch) > target.batch_bytes_max:
                         raise _too_large(batch, target)
@@ -247,6 +249,15 @@ class KafkaProduce:
                 else:
                     request.batches.append(_Batch(result, target, partition, batch))
         request.response.responses = responses
+
+    def _request_too_large(self, size_bytes: int) -> TooLarge:
+        bytes_max = self._broker.settings.request_bytes_max
+        return TooLarge(
+            f"the request has {size_bytes} bytes; the broker takes {bytes_max}",
+            hint="Send smaller requests (max.request.size, batch.size), or raise request_bytes_max.",
+            size=size_bytes,
+            bytes_max=bytes_max,
+        )
 
     def _check(self, batch: _Batch, version: int, budget: OpeningBudget) -> bool:
         """Checks the batch, and keeps its header or the error. Returns False, and does nothing, if that would take long."""

@@ -5,6 +5,7 @@
                                                                                 └▶ any other ─▶ its handler, in order
 
     a long frame ─▶ memory of the log's buffer for Produce, of the listeners' own budget for any other API ─▶ received
+    a Produce above request_bytes_max ─▶ received without its records ─▶ MESSAGE_TOO_LARGE
 
 Kafka's protocol has no answer for a request that was not understood: the connection is closed, and the log says why. ApiVersions
 of an unknown version is the exception (KIP-511).
@@ -98,6 +99,9 @@ class KafkaRequests:
         if self._guard is not None and connection.authenticated is None:
             return UNAUTHENTICATED_BYTES_MAX
         return self._broker.settings.request_bytes_max
+
+    def shortens(self, connection: KafkaConnection) -> bool:
+        return self._guard is None or connection.authenticated is not None
 
     def admit_now(self, announced: Announced) -> Admission | None:
         if announced.api_key == PRODUCE:

@@ -4,6 +4,8 @@
                                                    │ writes
         apis.py ─▶ hot_messages.py | client_messages.py | admin_messages.py ─▶ primitives.py
 
+shortened_produce.py drops the records of a Produce request that is too long, as it arrives.
+
 Entry: `decode_header` and `APIS` in apis.py. `APIS[key].decode(frame, offset, version)` returns a message object;
 `APIS[key].encode(message, version, correlation_id)` returns the buffers of the whole response frame.
 

@@ -474,3 +474,50 @@ def test_long_requests_are_received_as_they_fit_into_the_buffer(tmp_path: Path) 
             await until(lambda: cluster.brokers[0].log.budget.bytes_used == 0)
 
     run(tmp_path, scenario)
+
+
+LITTLE = replace(GatewaySettings(), request_bytes_max=256 << 10, message_bytes_max=128 << 10)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_produce_above_the_bound_is_refused_and_the_connection_stays(tmp_path: Path, version: int) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        async with client_of(cluster.brokers[0]) as client:
+            long = produce(topic, batch_of(b"x" * 3_000_000))
+            long.topic_data[0].partition_data.append(PartitionProduceData(index=7, records=memoryview(batch_of(b"a"))))  # type: ignore[attr-defined]
+            client.send("Produce", version, long)
+            client.send("Produce", version, produce(topic, batch_of(b"a")))
+            _, answer = await client.receive("Produce", version)
+            codes = [each.error_code for each in answer.responses[0].partition_responses]
+            assert codes == [10, 3], "MESSAGE_TOO_LARGE, and a partition that the topic does not have"
+            if version >= 8:
+                assert "the broker takes 262144" in answer.responses[0].partition_responses[0].error_message
+            _, answer = await client.receive("Produce", version)
+            assert answer.responses[0].partition_responses[0].base_offset == 0
+            assert cluster.brokers[0].log.budget.bytes_used_peak < 1_000_000, "it took no memory of the log"
+
+    run(tmp_path, scenario, gateway=LITTLE)
+
+
+def test_an_idempotent_batch_behind_a_request_that_was_too_long_is_answered_as_behind_a_batch_that_is(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        async with client_of(cluster.brokers[0]) as client:
+            given = await client.ask("InitProducerId", 4, InitProducerIdRequest(transactional_id=None))
+            sent = [produce(topic, sequenced_batch(given.producer_id, 0, b"x" * 3_000_000))]
+            sent += [produce(topic, sequenced_batch(given.producer_id, number)) for number in (1, 2)]
+            codes = [(await produced(client, 9, request)).error_code for request in sent]
+            whole = produce(topic, sequenced_batch(given.producer_id, 0, b"x" * 200_000))  # its request fits, its batch does not
+            expected = [(await produced(client, 9, request)).error_code for request in (whole, *sent[1:])]
+            assert codes == expected
+            assert codes[0] == 10
+
+    run(tmp_path, scenario, gateway=LITTLE)
+
+
+def test_a_produce_above_the_bound_without_an_answer_closes_the_connection(tmp_path: Path) -> None:
+    async def scenario(cluster: Cluster, topic: Topic) -> None:
+        async with client_of(cluster.brokers[0]) as client:
+            client.send("Produce", 9, produce(topic, batch_of(b"x" * 3_000_000), acks=0))
+            assert await client.is_closed()
+
+    run(tmp_path, scenario, gateway=LITTLE)

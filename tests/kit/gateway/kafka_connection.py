@@ -93,6 +93,9 @@ class ScriptedRequests:
     def frame_bytes_max(self, connection: KafkaConnection) -> int:
         return self.budget.bytes_max
 
+    def shortens(self, connection: KafkaConnection) -> bool:
+        return False
+
     def opened(self, connection: KafkaConnection) -> None: ...
     def closed(self, connection: KafkaConnection) -> None: ...
 

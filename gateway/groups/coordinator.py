@@ -67,7 +67,7 @@ from metadata.groups.subscriptions import subscribed_topics
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
 from metadata.store.keys import KeyLayout
-from metadata.store.write_batcher import CompareFailed, WriteBatcher
+from metadata.store.write_batcher import CompareFailed, UnchangedSince, WriteBatcher
 
 LOADS_AT_ONCE: Final = 64
 
@@ -232,12 +232,15 @@ class GroupCoordinator:
         """Refuses a member only while this broker is proven to coordinate its group: another coordinator may know the member."""
         try:
             yield
-        except (Unavailable, OutcomeUnknown):
+        except TidelogError as error:
+            await self._prove_refusal(held, error)
             raise
-        except TidelogError:
+
+    async def _prove_refusal(self, held: CoordinatedGroup, error: TidelogError) -> None:
+        """Returns once it is proven that this broker coordinates the group; at once for an error that refuses no member."""
+        if not isinstance(error, Unavailable | OutcomeUnknown):
             await self._verify()
             held.check_here()
-            raise
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
         """Removes members. Returns one answer for each, in order."""
@@ -296,15 +299,19 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, CommittedOffset],
         *,
         only_forward: bool = False,
+        view: UnchangedSince | None = None,
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets, at most 128 at one instant. Returns the refused ones, each with its error.
 
         `only_forward` leaves an offset as it is, without refusing, if a later one was committed in the same generation, so a late
-        repeat of a request takes nothing back. Raises what refuses all of them, and OutcomeUnknown if the outcome is unknown.
+        repeat of a request takes nothing back. `view`, for 128 offsets at most, guards a commit whose partitions were named by a
+        view of the topics. Raises what refuses all of them, Outdated if `view` does not hold any more, and OutcomeUnknown if the
+        outcome is unknown.
         """
+        assert view is None or len(offsets) <= OPERATIONS_MAX, "no part of them may be written before Outdated is raised"
         held = await self._loaded(name)
         refused = {partition: why for partition, offset in offsets.items() if (why := why_not(offset, self._settings)) is not None}
-        sound = [partition for partition in offsets if partition not in refused]
+        sound = [partition for partition in offsets if partition not in refused] if refused else list(offsets)
 
         def check(group: Group) -> None:
             if isinstance(group, ReconciledGroup):
@@ -312,18 +319,23 @@ class GroupCoordinator:
             else:
                 check_commit(group, member_id, instance_id, generation)
 
-        async with self._proven_refusals(held):
+        try:
             check(held.group)
+        except TidelogError as error:
+            await self._prove_refusal(held, error)
+            raise
 
         async def write() -> None:
             at_ms = self._now_ms()
             for start in range(0, len(sound), OPERATIONS_MAX):
                 part = sound[start : start + OPERATIONS_MAX]
-                dated = [replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part]
+                dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
                 keys = self._layout.offset_keys(name, part)
-                writes = [OffsetWrite(Put(key, encode_offset(offset)), offset) for key, offset in zip(keys, dated, strict=True)]
+                writes = [
+                    OffsetWrite(Put(key, encode_offset(offset)), offset) for key, offset in zip(keys, dated.values(), strict=True)
+                ]
                 try:
-                    written = await held.write_offsets(writes, check, only_forward=only_forward)
+                    written = await held.write_offsets(writes, check, only_forward=only_forward, view=view)
                 except asyncio.CancelledError:  # the offsets may be written all the same
                     self.known_offsets.forget(name)
                     raise
@@ -333,10 +345,10 @@ class GroupCoordinator:
                     refused.update(dict.fromkeys(sound[start:], error))
                     return
                 self.counts.offsets_committed += len(written)
-                landed = {*map(key_of, written)}
-                self.known_offsets.committed(
-                    name, {at: offset for at, offset, key in zip(part, dated, keys, strict=True) if key in landed}
-                )
+                if len(written) < len(part):
+                    landed = {*map(key_of, written)}
+                    dated = {at: dated[at] for at, key in zip(part, keys, strict=True) if key in landed}
+                self.known_offsets.committed(name, dated)
             self.counts.commits += 1
             held.heard(member_id)
 

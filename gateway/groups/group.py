@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -40,7 +40,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.measurements import counter
 from metadata.model import Revision, SessionId
 from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
-from metadata.store.write_batcher import CompareFailed, WriteBatcher
+from metadata.store.write_batcher import CompareFailed, UnchangedSince, WriteBatcher
 
 # Pause after a step of the timer that could not be stored.
 STORE_AGAIN_MS: Final = 500
@@ -124,8 +124,8 @@ class CoordinatedGroup:
         self._rights = rights
         # The topics, and the version of the rights, that the target of a group of KIP-848 was computed for last.
         self._seen: _View | None = None
-        # Keys of offsets that are on their way to the store, by the future that ends with their write.
-        self._sent: dict[asyncio.Future[None], Set[str]] = {}
+        # Offsets that are on their way to the store, by the future that ends with their write.
+        self._sent: dict[asyncio.Future[None], Sequence[OffsetWrite | Delete]] = {}
         self._waiting: dict[Waiter, StepOutcome] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a silent member's session ends
         self.restart_sessions()
@@ -298,14 +298,20 @@ class CoordinatedGroup:
                 await self._put(self.group)
 
     async def write_offsets(
-        self, writes: Sequence[OffsetWrite | Delete], check: Callable[[Group], None], *, only_forward: bool = False
-    ) -> list[OffsetWrite | Delete]:
+        self,
+        writes: Sequence[OffsetWrite | Delete],
+        check: Callable[[Group], None],
+        *,
+        only_forward: bool = False,
+        view: UnchangedSince | None = None,
+    ) -> Sequence[OffsetWrite | Delete]:
         """Writes at most 128 offsets and returns those that were written. `check` raises what refuses them, and is called again if
-        the group changed before the write. `only_forward` leaves out those below what was committed in their generation."""
+        the group changed before the write. `only_forward` leaves out those below what was committed in their generation. Raises
+        Outdated if `view` does not hold."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing.add(ended)
         try:
-            return await self._write_offsets(writes, check, ended, only_forward=only_forward)
+            return await self._write_offsets(writes, check, ended, only_forward=only_forward, view=view)
         finally:
             self._committing.discard(ended)
             self._sent.pop(ended, None)
@@ -318,9 +324,11 @@ class CoordinatedGroup:
         ended: asyncio.Future[None],
         *,
         only_forward: bool,
-    ) -> list[OffsetWrite | Delete]:
+        view: UnchangedSince | None,
+    ) -> Sequence[OffsetWrite | Delete]:
         while True:
-            await self.settle()
+            if self._in_doubt:
+                await self.settle()
             self.check_here()
             check(self.group)
             if not self.is_stored:
@@ -328,13 +336,13 @@ class CoordinatedGroup:
                 continue
             if only_forward and await self._waited_to_compare(writes):
                 continue
-            due = self._landed.forward(writes) if only_forward else list(writes)
+            due = self._landed.forward(writes) if only_forward else writes
             if not due:
                 return []
             revision = self._revision
-            self._sent[ended] = {key_of(write) for write in due}
+            self._sent[ended] = due
             try:  # nothing may come between the comparison and this call, which queues the write
-                await self._writes.write(Compare(self._key, revision), [operation_of(write) for write in due])
+                await self._writes.write(Compare(self._key, revision), [operation_of(write) for write in due], view=view)
                 self._landed.note(due)
                 return due
             except asyncio.CancelledError:
@@ -353,7 +361,7 @@ class CoordinatedGroup:
     async def _waited_to_compare(self, writes: Sequence[OffsetWrite | Delete]) -> bool:
         """Waits until it is known what has landed of these keys. Returns whether it had to wait: then the caller compares again."""
         keys = {key_of(write) for write in writes}
-        if others := [ended for ended, sent in self._sent.items() if not keys.isdisjoint(sent)]:
+        if others := [ended for ended, sent in self._sent.items() if not keys.isdisjoint(map(key_of, sent))]:
             await asyncio.wait(others)
             return True
         if self._landed.is_known:

@@ -17,14 +17,15 @@ below it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from metadata.groups.model import NO_GENERATION
 from metadata.groups.offsets import CommittedOffset
 from metadata.store.interface import Delete, Put
 
 
-class OffsetWrite(NamedTuple):
+class OffsetWrite(msgspec.Struct, frozen=True):
     """A committed offset, and the operation that stores it."""
 
     put: Put
@@ -61,6 +62,8 @@ class LandedOffsets:
 
     def note(self, writes: Iterable[OffsetWrite | Delete]) -> None:
         """Notes writes that have landed."""
+        if self._landed is None and self._since is None:
+            return
         for write in writes:
             if isinstance(write, Delete):
                 self._put(write.key, None)

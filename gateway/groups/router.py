@@ -33,6 +33,7 @@ from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, Joi
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.groups.reconciliation.model import Beat, Heartbeat
 from metadata.model import Revision, TopicId, TopicPartition
+from metadata.store.write_batcher import Outdated, UnchangedSince
 from metadata.topics.cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
@@ -173,9 +174,11 @@ class GroupRouter:
         offsets: Mapping[TopicPartition, CommittedOffset],
         *,
         only_forward: bool = False,
+        view: UnchangedSince | None = None,
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
-        outcome is unknown. `only_forward`: as in GroupCoordinator.commit."""
+        outcome is unknown. `only_forward` and `view`: as in GroupCoordinator.commit. Raises Outdated also for a `view` where
+        another broker coordinates the group, which it does not guard."""
         unknown = [at for at in offsets if not self._topics.knows(at)]
         if unknown:
             await self._topics.hear_of(unknown, timeout_s=LOOKUP_S)
@@ -184,7 +187,11 @@ class GroupRouter:
         refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None} if unknown else {}
         sound = {at: offset for at, offset in offsets.items() if at not in refused} if refused else offsets
         if coordinator is None:
-            return refused | await self._here.commit(name, member_id, instance_id, generation, sound, only_forward=only_forward)
+            return refused | await self._here.commit(
+                name, member_id, instance_id, generation, sound, only_forward=only_forward, view=view
+            )
+        if view is not None:
+            raise Outdated
         asked = groups_pb2.OffsetCommitRequest(
             group=name, member_id=member_id, instance_id=instance_id, generation=generation, only_forward=only_forward
         )

@@ -14,7 +14,7 @@ Invariant: an error of one partition or one member stands in its place, and refu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from gateway.access.authorization import check_group, may_see_topic, note_commit_by_hand, note_failure, note_parts
 from gateway.api import BrokerApi
@@ -54,13 +54,21 @@ from gateway.kafka.protocol.client_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from gateway.kafka.protocol.primitives import ZERO_UUID
 from gateway.telemetry.request_context import note_deadline
-from gateway.topics.names import LOOKUP_S, NamedPartition, catch_up_to_commit, catch_up_with_names, resolve_partitions
+from gateway.topics.names import (
+    LOOKUP_S,
+    NamedPartition,
+    NamedTopic,
+    catch_up_with_names,
+    commit_by_names,
+    known_partitions,
+    resolve_partitions,
+)
 from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
+from metadata.store.write_batcher import UnchangedSince
 
 # Wait for the view of the topics before committed offsets are answered by names. Clients wait 30 s and longer.
 CATCH_UP_S: Final = 5.0
@@ -78,13 +86,6 @@ NULL_PROTOCOL_SINCE: Final = 7
 BY_ID: Final = 10
 _NO_NODE: Final = -1
 _NO_OFFSET: Final = -1
-
-
-class _Named(NamedTuple):
-    """A topic as a request names it."""
-
-    name: str
-    topic_id: bytes
 
 
 class KafkaGroups:
@@ -234,50 +235,26 @@ class KafkaGroups:
 
     async def commit(self, call: KafkaCall, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Commits offsets of a member, or of a group without members."""
-        asked = [(topic, partition) for topic in request.topics for partition in topic.partitions]
-        codes: dict[int, int] = {}
+        by_id = call.version >= BY_ID
+        count = sum([len(topic.partitions) for topic in request.topics])
         if not request.member_id:
             note_commit_by_hand(request.group_id)
         try:
             self._check_coordinated(call, request.group_id)
-            if call.version >= BY_ID:
-                await self._hear_of_ids((topic.topic_id, partition.partition_index) for topic, partition in asked)
-            elif asked:
-                await catch_up_to_commit(self._broker)
-            named = [
-                (name, partition.partition_index)
-                for topic in request.topics
-                for name in (self._name(topic.name, topic.topic_id, by_id=call.version >= BY_ID),)
-                for partition in topic.partitions
-            ]
-            resolved = await self._resolve(named)
-            offsets = {
-                at: CommittedOffset(
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.committed_metadata or "",
-                    committed_at_ms=0,
+            errors: list[TidelogError | None] = []
+            if count and by_id:
+                await self._hear_of_ids(
+                    (topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions
                 )
-                for at, (_, partition) in zip(resolved, asked, strict=True)
-                if isinstance(at, TopicPartition)
-            }
-            refused: Mapping[TopicPartition, TidelogError] = {}
-            if offsets:
-                refused = await self._broker.groups.commit(
-                    request.group_id,
-                    MemberId(request.member_id),
-                    InstanceId(request.group_instance_id or ""),
-                    Generation(request.generation_id_or_member_epoch),
-                    offsets,
-                )
-            errors = [at if isinstance(at, TidelogError) else refused.get(at) for at in resolved]
+                errors = await self._commit(request, by_id=True)
+            elif count:
+                errors = await commit_by_names(self._broker, count, lambda view: self._commit(request, by_id=False, view=view))
             note_parts(errors)
-            for index, error in enumerate(errors):
-                codes[index] = ErrorCode.NONE if error is None else group_topic_code(error, by_id=call.version >= BY_ID)
+            codes = [ErrorCode.NONE if error is None else group_topic_code(error, by_id=by_id) for error in errors]
         except TidelogError as error:
             note_failure(error.code)
-            codes = dict.fromkeys(range(len(asked)), group_code(error))
-        rest = iter(codes[index] for index in range(len(asked)))
+            codes = [group_code(error)] * count
+        rest = iter(codes)
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -291,6 +268,40 @@ class KafkaGroups:
                 for topic in request.topics
             ]
         )
+
+    async def _commit(
+        self, request: OffsetCommitRequest, *, by_id: bool, view: UnchangedSince | None = None
+    ) -> list[TidelogError | None]:
+        """Commits the offsets of the partitions that this broker's view has. Returns the error of each partition, or None.
+
+        Raises what refuses all of them, and Outdated if `view` does not hold.
+        """
+        resolved = await self._resolve(
+            [(topic.name, topic.topic_id, [each.partition_index for each in topic.partitions]) for topic in request.topics],
+            by_id=by_id,
+        )
+        asked = [partition for topic in request.topics for partition in topic.partitions]
+        offsets = {
+            at: CommittedOffset(
+                offset=partition.committed_offset,
+                leader_epoch=partition.committed_leader_epoch,
+                metadata=partition.committed_metadata or "",
+                committed_at_ms=0,
+            )
+            for at, partition in zip(resolved, asked, strict=True)
+            if isinstance(at, TopicPartition)
+        }
+        refused: Mapping[TopicPartition, TidelogError] = {}
+        if offsets:
+            refused = await self._broker.groups.commit(
+                request.group_id,
+                MemberId(request.member_id),
+                InstanceId(request.group_instance_id or ""),
+                Generation(request.generation_id_or_member_epoch),
+                offsets,
+                view=view,
+            )
+        return [at if isinstance(at, TidelogError) else refused.get(at) for at in resolved]
 
     async def fetch_offsets(self, call: KafkaCall, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """Answers with the committed offsets of groups: of the named partitions, or all."""
@@ -332,13 +343,9 @@ class KafkaGroups:
             stored = await self._broker.groups.offsets(asked.group_id, MemberId(asked.member_id or ""), asked.member_epoch)
             if asked.topics is None:
                 return OffsetFetchResponseGroup(group_id=asked.group_id, topics=self._all(stored))
-            named = [
-                (name, number)
-                for topic in asked.topics
-                for name in (self._name(topic.name, topic.topic_id, by_id=by_id),)
-                for number in topic.partition_indexes
-            ]
-            found = await self._resolve(named)
+            found = await self._resolve(
+                [(topic.name, topic.topic_id, topic.partition_indexes) for topic in asked.topics], by_id=by_id
+            )
             for partition in found:
                 if isinstance(partition, Unavailable):
                     raise partition  # clients repeat the request for an error of the group, and end for one of a partition
@@ -401,24 +408,26 @@ class KafkaGroups:
         known = [TopicPartition(TopicId(topic_id.hex()), Partition(number)) for topic_id, number in partitions]
         await self._broker.topic_cache.hear_of(known, timeout_s=LOOKUP_S)
 
-    def _name(self, name: str, topic_id: bytes, *, by_id: bool) -> _Named | TidelogError:
+    def _name(self, name: str, topic_id: bytes, *, by_id: bool) -> NamedTopic | TidelogError:
         """Returns how the store names the topic; UnknownTopic for an id that is not known here."""
         if not by_id:
-            return _Named(name, ZERO_UUID)
+            return NamedTopic(name)
         try:
-            return _Named(self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name, topic_id)
+            return NamedTopic(self._broker.topic_cache.by_id(TopicId(topic_id.hex())).name, topic_id.hex())
         except TidelogError as error:
             return error.with_traceback(None)
 
-    async def _resolve(self, named: Sequence[tuple[_Named | TidelogError, int]]) -> list[TopicPartition | TidelogError]:
+    async def _resolve(
+        self, topics: Iterable[tuple[str, bytes, Sequence[int]]], *, by_id: bool
+    ) -> Sequence[TopicPartition | TidelogError]:
         """Returns the partitions of these topics, or why a caller may not name them."""
-        asked = [
-            NamedPartition(name.name, number, name.topic_id.hex() if name.topic_id != ZERO_UUID else "")
-            for name, number in named
-            if isinstance(name, _Named)
-        ]
+        named = [(self._name(name, topic_id, by_id=by_id), numbers) for name, topic_id, numbers in topics]
+        known = [(topic, numbers) for topic, numbers in named if isinstance(topic, NamedTopic)]
+        if len(known) == len(named) and (partitions := known_partitions(self._broker, known)) is not None:
+            return partitions
+        asked = [NamedPartition(topic.topic, number, topic.topic_id) for topic, numbers in known for number in numbers]
         found = iter(await resolve_partitions(self._broker, asked))
-        return [name if isinstance(name, TidelogError) else next(found) for name, _ in named]
+        return [topic if isinstance(topic, TidelogError) else next(found) for topic, numbers in named for _ in numbers]
 
 
 def _heartbeat(request: HeartbeatRequest) -> tuple[str, MemberId, InstanceId, Generation]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from gateway.access.authorization import check_topic
+from gateway.access.authorization import AuthorizedCall, check_topic, present_call
 from gateway.access.refusals import settle_topic, settle_topics
 from gateway.concurrency.offload import LoopYielder
 from gateway.telemetry.request_context import remaining_s
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicId, TopicPartition, check_topic_name
+from metadata.store.interface import OPERATIONS_MAX
+from metadata.store.write_batcher import Outdated, UnchangedSince
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
@@ -34,6 +36,8 @@ COMMIT_CATCH_UP_S: Final = 5.0
 
 # Topics of one request that are looked up in the metadata store each. For further ones, this broker's view catches up.
 LOOKUPS_MAX: Final = 16
+
+_Made = TypeVar("_Made")
 
 
 class TopicLookup(Protocol):
@@ -84,6 +88,34 @@ async def resolve_partitions(broker: TopicLookup, named: Sequence[NamedPartition
         _partition(broker, name, fresh) if isinstance(partition, NotFound) else partition
         for name, partition in zip(named, found, strict=True)
     ]
+
+
+def known_partitions(broker: TopicLookup, named: Iterable[tuple[NamedTopic, Sequence[int]]]) -> list[TopicPartition] | None:
+    """Returns the partitions of these topics, in order, if the present call may use each topic, and this broker's view has each
+    partition. None, without any effect, where `resolve_partitions` has to decide."""
+    call = present_call()
+    topics: list[Topic] = []
+    found: list[TopicPartition] = []
+    for name, numbers in named:
+        topic = broker.topic_cache.find(name.topic)
+        if topic is None or (name.topic_id and name.topic_id != topic.id) or not _may_use(call, topic.name):
+            return None
+        for number in numbers:
+            if not 0 <= number < topic.partition_count:
+                return None
+            found.append(TopicPartition(topic.id, Partition(number)))
+        topics.append(topic)
+    if call is not None:
+        for topic in topics:
+            check_topic(topic.name)  # notes for the audit log what a change names
+    return found
+
+
+def _may_use(call: AuthorizedCall | None, name: str) -> bool:
+    try:
+        return call is None or call.permits("topic", name)
+    except TidelogError:
+        return False
 
 
 async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
@@ -175,6 +207,22 @@ async def catch_up_with_names(
     except Unavailable:
         if committed:
             await broker.topic_cache.hear_of(committed, timeout_s=0)
+
+
+async def commit_by_names(broker: TopicLookup, count: int, commit: Callable[[UnchangedSince | None], Awaitable[_Made]]) -> _Made:
+    """Returns the result of `commit`, which resolves `count` partitions by the names of their topics and commits their offsets.
+
+    The commit compares the view in its transaction. It is repeated where the view lacks a change, once the view has it. Raises
+    Unavailable as `catch_up_to_commit` does.
+    """
+    view = broker.topic_cache.view if count <= OPERATIONS_MAX else None
+    if view is not None:
+        try:
+            return await commit(view)
+        except Outdated:
+            pass
+    await catch_up_to_commit(broker)
+    return await commit(None)
 
 
 async def catch_up_to_commit(broker: TopicLookup) -> None:

@@ -4,6 +4,9 @@
     write(compare, operations) ─┼─▶ one transaction ──▶ else ─────────────▶ split in halves, until the failing one is found
     write(compare, operations) ─┘   at most 128 of each
 
+A write may also rely on a view of other keys (`UnchangedSince`), which many writes share. After a failure the batcher reads whether
+such a view was outdated. Those writes fail at once, and the others are tried again.
+
 Invariants: one transaction is under way at a time, and writes happen in the order of the calls; no write fails for the compare or
 the fault of another; a write whose caller hangs up is written all the same. Where an outcome is unknown, no other write with the
 same compare follows: the unknown one may land later, over what was written meanwhile.
@@ -30,9 +33,26 @@ class CompareFailed(Exception):
     """Reports that nothing was written: the key differs from what was expected, or may change at any moment."""
 
 
+class Outdated(Exception):
+    """Reports that nothing was written: the view that the write relies on lacks a change."""
+
+
+class UnchangedSince(NamedTuple):
+    """Holds until a transaction after `revision` writes `key`, which is never deleted: it never holds again."""
+
+    key: str
+    revision: Revision
+
+    @property
+    def compare(self) -> Compare:
+        return Compare(self.key, self.revision + 1, "<")
+
+
 class _Write(NamedTuple):
     compare: Compare
     operations: Sequence[Put | Delete]
+    keys: Sequence[str]
+    view: UnchangedSince | None
     size_bytes: int
     written: asyncio.Future[Revision]
 
@@ -50,27 +70,28 @@ class WriteBatcher:
         self._linger_s = linger_s
         self._unknown = unknown
         self._queue: deque[_Write] = deque()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._waiting_operations = 0
         self._filled = asyncio.Event()
         self._stopped = False
         # Transactions that were attempted.
         self.transactions = 0
 
-    async def write(self, compare: Compare, operations: Sequence[Put | Delete]) -> Revision:
+    async def write(self, compare: Compare, operations: Sequence[Put | Delete], *, view: UnchangedSince | None = None) -> Revision:
         """Writes at most 128 operations of different keys, and returns the revision.
 
-        Raises CompareFailed, Unavailable, Rejected, OutcomeUnknown.
+        Raises CompareFailed, Outdated if `view` does not hold, Unavailable, Rejected, OutcomeUnknown.
         """
         if self._stopped:
             raise _stopping()
         if len(self._queue) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             raise Throttled(f"{len(self._queue)} writes of consumer groups wait for the metadata store")
-        size_bytes = len(compare.key) + sum(
-            len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0) for operation in operations
-        )
-        write = _Write(compare, operations, size_bytes, asyncio.get_running_loop().create_future())
+        keys = [operation.key for operation in operations]
+        size_bytes = len(compare.key) + sum(map(len, keys))
+        size_bytes += sum([len(operation.value) for operation in operations if isinstance(operation, Put)])
+        write = _Write(compare, operations, keys, view, size_bytes, asyncio.get_running_loop().create_future())
         self._queue.append(write)
         self._waiting_bytes += size_bytes
+        self._waiting_operations += len(operations)
         self._filled.set()
         return await write.written
 
@@ -78,7 +99,7 @@ class WriteBatcher:
         try:
             while True:
                 await self._filled.wait()
-                if len(self._queue) < OPERATIONS_MAX:
+                if self._waiting_operations < OPERATIONS_MAX:  # else they fill a transaction
                     await asyncio.sleep(self._linger_s)
                 await self._transact(self._next())
                 if not self._queue:
@@ -94,16 +115,20 @@ class WriteBatcher:
         taken: list[_Write] = []
         operations = size_bytes = 0
         keys: set[str] = set()
+        views: set[UnchangedSince] = set()
         while self._queue:
             write = self._queue[0]
-            its_keys = {operation.key for operation in write.operations}
             operations += len(write.operations)
             size_bytes += write.size_bytes
-            is_full = operations > OPERATIONS_MAX or len(taken) == OPERATIONS_MAX or size_bytes > TRANSACTION_BYTES_MAX
-            if taken and (is_full or not keys.isdisjoint(its_keys)):
+            if write.view is not None:
+                views.add(write.view)
+            compares_max = len(taken) + 1 + len(views)
+            is_full = operations > OPERATIONS_MAX or compares_max > OPERATIONS_MAX or size_bytes > TRANSACTION_BYTES_MAX
+            if taken and (is_full or not keys.isdisjoint(write.keys)):
                 break
-            keys |= its_keys
+            keys.update(write.keys)
             self._waiting_bytes -= write.size_bytes
+            self._waiting_operations -= len(write.operations)
             taken.append(self._queue.popleft())
         return taken
 
@@ -113,14 +138,19 @@ class WriteBatcher:
         while parts:
             part = parts.popleft()
             compares = list(dict.fromkeys(write.compare for write in part))
+            views = list(dict.fromkeys(write.view for write in part if write.view is not None))
             self.transactions += 1
             try:
-                result = await self._store.transact(compares, [operation for write in part for operation in write.operations])
+                result = await self._store.transact(
+                    [*compares, *(view.compare for view in views)], [operation for write in part for operation in write.operations]
+                )
+                outdated = await self._outdated(views) if views and not result.succeeded else set[UnchangedSince]()
             except OutcomeUnknown as error:
                 self._fail_unknown(part, error)
                 parts = deque(kept for kept in (self._still_sound(later, compares) for later in parts) if kept)
                 self._queue = deque(self._still_sound(self._queue, compares))
                 self._waiting_bytes = sum(write.size_bytes for write in self._queue)
+                self._waiting_operations = sum(len(write.operations) for write in self._queue)
             except Rejected as error:
                 parts.extendleft(reversed(_halves(part)))
                 if len(part) == 1:
@@ -138,11 +168,22 @@ class WriteBatcher:
                     for write in part:
                         if not write.written.done():
                             write.written.set_result(result.revision)
+                elif outdated:
+                    if current := [write for write in part if write.view not in outdated]:
+                        parts.appendleft(current)
+                    for write in part:
+                        if write.view in outdated:
+                            _fail(write, Outdated())
                 elif len(compares) == 1:
                     for write in part:
                         _fail(write, CompareFailed(compares[0].key))
                 else:
                     parts.extendleft(reversed(_halves(part)))
+
+    async def _outdated(self, views: Sequence[UnchangedSince]) -> set[UnchangedSince]:
+        """Returns the views that do not hold any more. All others still held when an earlier transaction was compared."""
+        written = {key: await self._store.get(key) for key in {view.key for view in views}}
+        return {view for view in views if (kept := written[view.key]) is not None and kept.mod_revision > view.revision}
 
     def _fail_unknown(self, part: Sequence[_Write], error: OutcomeUnknown) -> None:
         for key in dict.fromkeys(write.compare.key for write in part):

@@ -18,6 +18,7 @@ from metadata.model import Revision, TopicId, TopicPartition, check_topic_name
 from metadata.store.interface import Event, KeyValue, MetadataStore
 from metadata.store.keys import KeyLayout
 from metadata.store.range_watch import RangeWatch
+from metadata.store.write_batcher import UnchangedSince
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic, decode_topic
 
@@ -72,6 +73,7 @@ class TopicCache:
         self._under_way: set[asyncio.Task[Revision | TidelogError]] = set()
         self._order = itertools.count()
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._view: UnchangedSince | None = None
         self._watched = RangeWatch(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
@@ -80,6 +82,19 @@ class TopicCache:
     def revision(self) -> Revision:
         """Returns the revision up to which all changes of topics are seen here; 0 until the first reading."""
         return self._watched.revision
+
+    @property
+    def view(self) -> UnchangedSince | None:
+        """Returns what guards a write that relies on the topics as they are here; None before the first reading.
+
+        It holds as long as this cache lacks no change of a topic. The caller takes it before it uses the topics.
+        """
+        revision = self._watched.revision
+        view = self._view
+        if view is None or view.revision != revision:
+            # Each change of a topic writes this key in the same transaction (registry.py).
+            self._view = view = UnchangedSince(self._layout.partition_count, revision) if revision else None
+        return view
 
     def get(self, name: str) -> Topic:
         """Returns the topic of that name.
@@ -92,6 +107,10 @@ class TopicCache:
         if topic is None:
             raise self._missing(name)
         return topic
+
+    def find(self, name: str) -> Topic | None:
+        """Returns the topic of that name; None where `get` raises an error."""
+        return self._by_name.get(name)
 
     def by_id(self, topic_id: TopicId) -> Topic:
         """Returns the topic. Raises UnknownTopic, also where its name was created again; Unavailable before the first reading.

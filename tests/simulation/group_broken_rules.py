@@ -33,7 +33,7 @@ from metadata.groups.reconciliation.model import NO_PARTITIONS, ConsumerGroup, C
 from metadata.groups.reconciliation.reconcile import reconciled
 from metadata.model import Revision
 from metadata.store.interface import Compare, Delete, Put
-from metadata.store.write_batcher import CompareFailed, WriteBatcher
+from metadata.store.write_batcher import CompareFailed, UnchangedSince, WriteBatcher
 
 
 class BrokenGroupRule(Enum):
@@ -140,6 +140,7 @@ async def _written_unguarded(
     check: Callable[[Group], None],
     *,
     only_forward: bool = False,
+    view: UnchangedSince | None = None,
 ) -> list[OffsetWrite | Delete]:
     self.check_here()
     check(self.group)

@@ -18,7 +18,7 @@ from gateway.groups.coordinator_lease import PROOF_S
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import GroupPhase
 from metadata.groups.settings import GroupSettings
-from metadata.store.interface import KeyValue
+from metadata.store.interface import KeyValue, Put
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_blows import GroupBlows, Harm
 from tests.simulation.group_broken_rules import BrokenGroupRule, in_force
@@ -75,6 +75,7 @@ class GroupWorld:
     async def run(self) -> GroupOutcome:
         chance = self._chance
         self._etcd = etcd = EtcdModel(virtual_loop().time)
+        await etcd.transact([], [Put(LAYOUT.partition_count, b"0")])  # as the registry of topics does
         self._judge = judge = GroupJudge(virtual_loop().time, self._note)
         site = GroupSite(
             self._seed,

@@ -68,13 +68,17 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, Joined, JoinedMember, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.reconciliation.model import GroupTopic, Heartbeat
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.store.keys import KeyLayout
+from metadata.store.write_batcher import UnchangedSince
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 
 LISTENER: Final = ListenerConfig("kafka", "", "", Route.DIRECT)
 # The last versions that the listener has.
 FIND_COORDINATOR, JOIN, SYNC, HEARTBEAT, LEAVE, CONSUMER_HEARTBEAT = 6, 9, 5, 4, 5, 1
+# Of so many commits by names the view of the topics is outdated.
+OUTDATED: Final = 0.1
 # OffsetCommit and OffsetFetch by names and by ids of topics.
 OFFSETS_BY_NAME, OFFSETS_BY_ID = 9, 10
 ERRORS: Final[dict[int, type[TidelogError]]] = {
@@ -105,6 +109,12 @@ class ModelTopics:
         self.counts: Mapping[str, int] = {}
         self._seen: dict[str, int] = {}
         self._by_name: dict[str, GroupTopic] = {}
+        self._chance = random.Random("views of topics")
+
+    @property
+    def view(self) -> UnchangedSince:
+        """Returns now and then a view that lacks the change of a topic: the world has written the key (group_world.py)."""
+        return UnchangedSince(KeyLayout().partition_count, Revision(0 if self._chance.random() < OUTDATED else 1 << 40))
 
     def group_topics(self) -> Mapping[str, GroupTopic]:
         """Returns the same object while no topic has changed."""
@@ -117,6 +127,9 @@ class ModelTopics:
         if name not in self.counts:
             raise UnknownTopic(f"there is no topic {name}")
         return Topic(id=id_of(name), name=name, partition_count=self.counts[name], settings={}, created_at_ms=0)
+
+    def find(self, name: str) -> Topic | None:
+        return self.get(name) if name in self.counts else None
 
     def by_id(self, topic_id: TopicId) -> Topic:
         return self.get(name_of(topic_id))

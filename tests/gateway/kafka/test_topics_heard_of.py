@@ -38,6 +38,7 @@ from gateway.topics.names import COMMIT_CATCH_UP_S
 from metadata.errors import TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.store.write_batcher import Outdated, UnchangedSince
 from metadata.topics.topic import Topic
 from tests.gateway.http.groups.test_topics_heard_of import LAG_S, View, World, simulated
 from tests.kit.gateway.reported_log import topic
@@ -51,6 +52,10 @@ class LaggingView(View):
     """A view that knows whether the store has changes that it has not heard of."""
 
     is_behind = True
+
+    @property
+    def view(self) -> UnchangedSince:
+        return UnchangedSince("/tidelog/partition_count", Revision(1))
 
     async def catch_up_with_all(self, *, timeout_s: float) -> None:
         if self.is_behind and not await self.wait_for(Revision(1), timeout_s):
@@ -81,7 +86,9 @@ class Coordinator(World):
         known = {each.id for each in self.view.topics.values()}
         return StoredOffsets({at: offset for at, offset in self._stored.items() if at.topic_id in known}, {})
 
-    async def _commit(self, *asked: Any) -> dict[TopicPartition, TidelogError]:
+    async def _commit(self, *asked: Any, view: UnchangedSince | None) -> dict[TopicPartition, TidelogError]:
+        if view is not None and self.lagging.is_behind:
+            raise Outdated
         self.written |= asked[-1]
         return {}
 

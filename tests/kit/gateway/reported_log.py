@@ -37,6 +37,9 @@ class Topics:
             raise UnknownTopic(f"there is no topic {name}")
         return self.topics[name]
 
+    def find(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
     def by_id(self, topic_id: TopicId) -> Topic:
         for topic in self.topics.values():
             if topic.id == topic_id:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from metadata.errors import OutcomeUnknown, Stopping, Throttled, TidelogError, TooLarge, Unavailable
 from metadata.model import Revision
 from metadata.store import write_batcher
-from metadata.store.interface import VALUE_BYTES_MAX, Compare, MetadataStore, Put
+from metadata.store.interface import OPERATIONS_MAX, VALUE_BYTES_MAX, Compare, MetadataStore, Put
 from metadata.store.sqlite.store import SqliteStore
-from metadata.store.write_batcher import CompareFailed, WriteBatcher
+from metadata.store.write_batcher import CompareFailed, Outdated, UnchangedSince, WriteBatcher
 from tests.kit.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -39,11 +40,15 @@ class Writing:
         kept = await self.below.get(key)
         return kept.value if kept is not None else None
 
-    def write(self, guard: str, revision: int, *puts: tuple[str, str]) -> asyncio.Task[Revision | BaseException]:
+    def write(
+        self, guard: str, revision: int, *puts: tuple[str, str], view: UnchangedSince | None = None
+    ) -> asyncio.Task[Revision | BaseException]:
         async def outcome() -> Revision | BaseException:
             try:
-                return await self.writes.write(Compare(guard, revision), [Put(key, value.encode()) for key, value in puts])
-            except (TidelogError, CompareFailed) as error:
+                return await self.writes.write(
+                    Compare(guard, revision), [Put(key, value.encode()) for key, value in puts], view=view
+                )
+            except (TidelogError, CompareFailed, Outdated) as error:
                 return error
 
         return asyncio.ensure_future(outcome())
@@ -110,6 +115,74 @@ def test_one_compare_that_fails_among_many_fails_alone(writing: Scenarios) -> No
         assert await w.value("/37") is None
         assert await w.value("/99") == b"x"
         assert w.writes.transactions <= 2 * 7 + 1
+
+    writing(scenario)
+
+
+def test_writes_with_an_outdated_view_fail_alone_and_are_not_taken_for_those_whose_compare_fails(writing: Scenarios) -> None:
+    async def scenario(w: Writing) -> None:
+        at = await w.guard(*(f"/g/{number}" for number in range(30)))
+        old, now = UnchangedSince("/view", await w.guard("/view")), UnchangedSince("/view", await w.guard("/view"))
+        answers = await asyncio.gather(
+            *(
+                w.write(f"/g/{number}", at - (number == 7), (f"/{number}", "x"), view=(None, old, now)[number % 3])
+                for number in range(30)
+            )
+        )
+        kinds = {number: type(answer) for number, answer in enumerate(answers) if not isinstance(answer, int)}
+        assert kinds == dict.fromkeys(range(1, 30, 3), Outdated)
+        answers = await asyncio.gather(
+            *(w.write(f"/g/{number}", at - (number == 7), (f"/{number}", "x"), view=now) for number in range(30))
+        )
+        assert [number for number, answer in enumerate(answers) if isinstance(answer, CompareFailed)] == [7]
+        assert await w.value("/7") is None
+        assert await w.value("/8") == b"x"
+
+    writing(scenario)
+
+
+def test_a_write_is_not_written_where_its_view_becomes_outdated_on_the_way(writing: Scenarios) -> None:
+    async def scenario(w: Writing) -> None:
+        at = await w.guard("/g")
+        view = UnchangedSince("/view", await w.guard("/view"))
+        assert isinstance(await w.write("/g", at, ("/1", "x"), view=view), int)
+        w.store.before_transaction = lambda: w.guard("/view")
+        assert isinstance(await w.write("/g", at, ("/1", "y"), view=view), Outdated)
+        assert await w.value("/1") == b"x"
+
+    writing(scenario)
+
+
+def test_a_view_of_a_key_that_was_never_written_holds(writing: Scenarios) -> None:
+    async def scenario(w: Writing) -> None:
+        at = await w.guard("/g")
+        assert isinstance(await w.write("/g", at, ("/1", "x"), view=UnchangedSince("/view", at)), int)
+
+    writing(scenario)
+
+
+def test_nothing_was_written_where_it_is_not_known_whether_the_view_is_outdated(writing: Scenarios) -> None:
+    async def scenario(w: Writing) -> None:
+        at = await w.guard("/g")
+        view = UnchangedSince("/view", await w.guard("/view"))
+        w.store.before_transaction = lambda: w.guard("/view")
+        w.store.get = AsyncMock(side_effect=unavailable())  # type: ignore[method-assign]  # a double
+        assert isinstance(await w.write("/g", at, ("/1", "x"), view=view), Unavailable)
+        assert await w.value("/1") is None
+        assert not w.unknown
+
+    writing(scenario)
+
+
+def test_views_count_among_the_compares_of_a_transaction(writing: Scenarios) -> None:
+    async def scenario(w: Writing) -> None:
+        at = await w.guard(*(f"/g/{number}" for number in range(100)))
+        views = [UnchangedSince("/view", Revision(at + number)) for number in range(100)]
+        answers = await asyncio.gather(
+            *(w.write(f"/g/{number}", at, (f"/{number}", "x"), view=views[number]) for number in range(100))
+        )
+        assert all(isinstance(answer, int) for answer in answers)
+        assert max(len(compares) for compares, _ in w.store.transactions) <= OPERATIONS_MAX
 
     writing(scenario)
 

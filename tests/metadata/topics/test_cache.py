@@ -427,6 +427,38 @@ def catching_up(test: Callable[[CountedGets, TopicRegistry, TopicCache], Awaitab
     run(opened())
 
 
+def test_each_change_of_a_topic_makes_an_earlier_view_outdated() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        changes: list[Callable[[], Awaitable[object]]] = [
+            lambda: topics.create("orders", 3),
+            lambda: topics.alter("orders", partition_count=5),
+            lambda: topics.alter("orders", settings={"retention.ms": "1000"}),
+            lambda: topics.delete("orders"),
+            lambda: topics.create("orders", 1),
+        ]
+        for change in changes:
+            await cache.catch_up_with_all(timeout_s=PATIENCE_S)
+            before = cache.view
+            assert before is not None
+            assert (await store.transact([before.compare], [])).succeeded
+            await change()
+            assert not (await store.transact([before.compare], [])).succeeded
+        await store.transact([], [Put("/tidelog/scratch/other", b"")])
+        await cache.catch_up_with_all(timeout_s=PATIENCE_S)
+        assert cache.view is not None
+        assert cache.view is cache.view
+        assert (await store.transact([cache.view.compare], [])).succeeded
+
+    catching_up(test)
+
+
+def test_a_cache_without_a_first_reading_has_no_view() -> None:
+    async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
+        assert TopicCache(store).view is None
+
+    catching_up(test)
+
+
 def test_a_topic_is_known_after_the_cache_has_caught_up_with_the_store() -> None:
     async def test(store: CountedGets, topics: TopicRegistry, cache: TopicCache) -> None:
         made = await topics.create("orders", 3)

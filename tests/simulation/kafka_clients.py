@@ -1,8 +1,10 @@
-"""Kafka clients of a world of routes: what producers and consumers share, and an idempotent producer.
+"""Kafka clients of a world of routes: what producers and consumers share, and a producer.
 
     Metadata, at any broker ─▶ leaders ─▶ a connection to each ─▶ Produce, up to five at a time
          ▲                                                          │
          └──── 3, 6, 7, 56, a lost connection: the same batch again, with the same sequence ◀┘
+
+A producer with acks=all is idempotent. With acks=1 and acks=0 it has neither an id nor sequences: a repeat is a batch of its own.
 
 They do what Java's clients and librdkafka do. A client of the listener `direct` connects to the leaders that Metadata names, and
 takes no leader with an older epoch than it knows. A client of `balanced` has one address for all brokers, and connects to any.
@@ -31,6 +33,7 @@ from gateway.kafka.protocol.hot_messages import (
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
+from segments.records.batch import NO_PRODUCER_ID
 from segments.records.columns import encode_records
 from tests.simulation.bucket_reader import record_value
 from tests.simulation.history_checker import Acknowledged, RecordId, Refused, Sent, Unknown
@@ -49,14 +52,17 @@ SENT_AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-# Of a batch behind one that is not in the log. Clients send it again once those before it are acknowledged, in the same epoch or,
-# after UNKNOWN_PRODUCER_ID, in the next one. Here the epoch stays.
+# Of a batch behind one that is not in the log. Clients send it again once those before it are acknowledged, in the same epoch, or
+# begin again with sequence 0 in the next one: Java's after UNKNOWN_PRODUCER_ID, librdkafka for any gap.
 OUT_OF_ORDER: Final = frozenset({45, 59})
 # DUPLICATE_SEQUENCE_NUMBER, of a batch that is in the log. Clients take it for an acknowledgement without an offset.
 ALREADY_WRITTEN: Final = 46
 NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+ALL, LEADER, NONE = -1, 1, 0
 # max.in.flight.requests.per.connection
 IN_FLIGHT_MAX: Final = 5
+# Of a batch of a producer that raises its epoch, at most, in place of delivery.timeout.ms.
+ATTEMPTS_MAX: Final = 3
 # The node of a client that has one address for all brokers.
 ANY_NODE: Final = -1
 METADATA_VERSION: Final = 12
@@ -190,9 +196,26 @@ class _Queue:
 
     next_sequence: int = 0
     batches: list[_Batch] = field(default_factory=list)
+    epoch: int = 0
+    # The epoch is raised once no batch is in flight.
+    is_raising: bool = False
+
+    def raised_epoch(self) -> bool:
+        """Begins the next epoch if that is due. Returns whether it did: all batches are sent again, from sequence 0 on."""
+        if not self.is_raising or any(batch.in_flight for batch in self.batches):
+            return False
+        self.is_raising = False
+        self.epoch += 1
+        self.next_sequence = 0
+        for batch in self.batches:
+            batch.base_sequence, batch.attempts = self.next_sequence, 0
+            self.next_sequence += batch.count
+        return True
 
     def sendable(self, now_s: float) -> _Batch | None:
         """Returns the batch to send next. One that was sent before goes out only once all before it are acknowledged."""
+        if self.is_raising:
+            return None
         for at, batch in enumerate(self.batches[:IN_FLIGHT_MAX]):
             if batch.in_flight:
                 continue
@@ -208,19 +231,32 @@ class _Attempt(NamedTuple):
     comes_next: bool
     # Whether the broker knew the partition then.
     known: bool
+    epoch: int
 
 
 class KafkaProducer(RouteClient):
-    """An idempotent producer: one producer id in each life, and a sequence for each partition."""
+    """A producer: with acks=all one producer id in each life, and a sequence for each partition."""
 
     def __init__(
-        self, clients: RouteClients, at_address: Callable[[str], RoutedBroker | None], name: str, topic_name: str, *, by_id: bool
+        self,
+        clients: RouteClients,
+        at_address: Callable[[str], RoutedBroker | None],
+        name: str,
+        topic_name: str,
+        *,
+        by_id: bool,
+        acks: int = ALL,
+        raises_epoch: bool = False,
     ) -> None:
-        """`by_id`: it names the topic by its id, so that its batches never go to another life of the topic."""
+        """`by_id`: it names the topic by its id, so that its batches never go to another life of the topic. `raises_epoch`: it
+        begins a new epoch of a partition for a batch that was refused as out of order, or that it gives up."""
         super().__init__(clients, name, topic_name)
         self._at_address = at_address
         self._version = PRODUCE_BY_ID if by_id else self._chance.choice(PRODUCE_VERSIONS)
         self._attempts = itertools.count(1)
+        self._acks = acks
+        self._raises_epoch = raises_epoch
+        self._patience = random.Random(f"{clients.seed}/{name}/patience")
 
     async def _one(self, topic: Topic) -> None:
         """One life of it."""
@@ -235,7 +271,7 @@ class KafkaProducer(RouteClient):
         chance, clients = self._chance, self._clients
         until_s = virtual_loop().time() + chance.uniform(1.0, 4.0)
         queues: dict[int, _Queue] = {}
-        producer_id: int | None = None
+        producer_id: int | None = None if self._acks == ALL else NO_PRODUCER_ID
         async with asyncio.TaskGroup() as answers:
             while clients.lives(topic):
                 more = virtual_loop().time() < until_s and not clients.finishing
@@ -276,6 +312,8 @@ class KafkaProducer(RouteClient):
         now_s = virtual_loop().time()
         by_node: dict[int, list[tuple[int, _Batch]]] = {}
         for partition, queue in sorted(queues.items()):
+            if queue.raised_epoch():
+                self._clients.kafka_epochs_raised += 1
             if (batch := queue.sendable(now_s)) is not None:
                 by_node.setdefault(client.node_of(partition), []).append((partition, batch))
         for node_id, batches in by_node.items():
@@ -291,18 +329,34 @@ class KafkaProducer(RouteClient):
             for partition, batch in batches:
                 at = TopicPartition(topic.id, Partition(partition))
                 known = isinstance(line.host, RoutedBroker) and line.host.knows(at)
-                attempt = _Attempt(next(self._clients.operations), partition, batch, queues[partition].batches[0] is batch, known)
+                queue = queues[partition]
+                attempt = _Attempt(next(self._clients.operations), partition, batch, queue.batches[0] is batch, known, queue.epoch)
                 attempts.append(attempt)
                 batch.in_flight = True
                 batch.attempts += 1
                 number = next(self._attempts)
-                records = tuple(RecordId(life, batch.base_sequence + each, number) for each in range(batch.count))
+                producer = f"{life}/{queue.epoch}" if queue.epoch else life
+                records = tuple(RecordId(producer, batch.base_sequence + each, number) for each in range(batch.count))
                 contents = [(None, record_value(record), (), virtual_loop().now_ms()) for record in records]
-                encoded = encode_records(contents, producer_id=producer_id, producer_epoch=0, base_sequence=batch.base_sequence)
+                is_idempotent = self._acks == ALL
+                encoded = (
+                    encode_records(contents, producer_id=producer_id, producer_epoch=queue.epoch, base_sequence=batch.base_sequence)
+                    if is_idempotent
+                    else encode_records(contents)
+                )
                 data.append(PartitionProduceData(index=partition, records=memoryview(encoded)))
-                self._clients.record(Sent(attempt.operation, str(at), records, idempotent=True))
+                self._clients.record(
+                    Sent(attempt.operation, str(at), records, idempotent=is_idempotent, acks_all=self._acks == ALL)
+                )
             named = TopicProduceData(name=topic.name, topic_id=bytes.fromhex(topic.id), partition_data=data)
-            request = ProduceRequest(acks=-1, timeout_ms=self._chance.choice((500, 2000, 5000)), topic_data=[named])
+            request = ProduceRequest(acks=self._acks, timeout_ms=self._chance.choice((500, 2000, 5000)), topic_data=[named])
+            if self._acks == NONE:
+                line.send_unanswered("Produce", self._version, request)
+                for attempt in attempts:
+                    queues[attempt.partition].batches.remove(attempt.batch)
+                    self._clients.kafka_unanswered += 1
+                    self._clients.record(Unknown(attempt.operation, "acks=0"))
+                continue
             asked = line.send("Produce", self._version, request)
             answers.create_task(self._take(client, line, asked, attempts, queues))
 
@@ -325,17 +379,26 @@ class KafkaProducer(RouteClient):
             attempt.batch.again_s = virtual_loop().time() + self._chance.choice((0.02, 0.1, 0.5)) * self._chance.random()
             if lost is not None:
                 self._clients.refuse(attempt.operation, lost)
+                self._give_up_late(attempt, queue)
                 continue
             result = results[attempt.partition]
             if result.error_code not in {0, ALREADY_WRITTEN}:
-                self._refused(client, line, attempt, result)
+                self._refused(client, line, attempt, queue, result)
+                self._give_up_late(attempt, queue)
                 continue
             queue.batches.remove(attempt.batch)
             self._clients.acknowledged += 1
             self._clients.kafka_acknowledged += 1
             self._clients.record(Acknowledged(attempt.operation, None if result.error_code else result.base_offset))
 
-    def _refused(self, client: KafkaClient, line: KafkaLine, attempt: _Attempt, result: Any) -> None:
+    def _give_up_late(self, attempt: _Attempt, queue: _Queue) -> None:
+        """Gives up a batch as at its delivery timeout. Whether it is in the log is not known, so that the next epoch begins."""
+        is_first = attempt.epoch == queue.epoch and queue.batches[0] is attempt.batch
+        if self._raises_epoch and is_first and attempt.batch.attempts >= self._patience.randint(1, ATTEMPTS_MAX):
+            queue.batches.remove(attempt.batch)
+            queue.is_raising = True
+
+    def _refused(self, client: KafkaClient, line: KafkaLine, attempt: _Attempt, queue: _Queue, result: Any) -> None:
         """Notes a batch that is to be sent again."""
         clients, code = self._clients, result.error_code
         client.is_stale = True
@@ -348,6 +411,7 @@ class KafkaProducer(RouteClient):
         clients.refused += 1
         got_gap_error = code in OUT_OF_ORDER and attempt.comes_next
         clients.record(Refused(attempt.operation, str(code), got_gap_error))
+        queue.is_raising |= self._raises_epoch and code in OUT_OF_ORDER and attempt.epoch == queue.epoch
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             client.turned_away(line)
         elif code in NOT_THERE and attempt.known and client.topic_id not in clients.deleted:

@@ -345,7 +345,9 @@ class KafkaGroupCalls:
             member_epoch=beat.epoch,
             instance_id=beat.instance_id or None,
             rebalance_timeout_ms=-1 if beat.rebalance_timeout_ms is None else beat.rebalance_timeout_ms,
+            rack_id=beat.rack,
             subscribed_topic_names=None if beat.topics is None else sorted(beat.topics),
+            subscribed_topic_regex=beat.pattern,
             server_assignor=beat.assignor,
             topic_partitions=None
             if beat.owned is None

@@ -109,6 +109,13 @@ class KafkaLine(asyncio.Transport):
         self.host.later(self._latency_s, lambda: self._arrive(frame))
         return asked
 
+    def send_unanswered(self, api: str, version: int, message: Any) -> None:
+        """Sends a request that has no answer: Produce with acks=0. Raises Unavailable."""
+        if self.broken is not None:
+            raise Unavailable(f"the connection to {self.host.name} is closed")
+        frame = INSTALLED.encode_request_frame(API_KEYS[api], message, version, 0, self._client_id)
+        self.host.later(self._latency_s, lambda: self._arrive(frame))
+
     async def answer(self, asked: Asked, *, timeout_s: float) -> Any:
         """Returns the answer to a request. Raises OutcomeUnknown where none comes in time, and closes the connection."""
         late = virtual_loop().call_later(timeout_s, self._late, asked.api)

@@ -10,8 +10,9 @@ again what others own already. It counts as an owner only while the stored group
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import (
@@ -153,7 +154,15 @@ class KafkaConsumer(Consumer):
 class ReconcilingConsumer(KafkaConsumer):
     def _new_member(self) -> Member:
         assert isinstance(self.line, KafkaGroupLine)
-        member = ReconcilingMember(self.line, self, self.settings, group=self.group, topics=self.topics, member_id=self.name)
+        # Of a stream of its own: these came later, and draw nothing from the others.
+        chance = random.Random(f"{self._site.seed}/subscription of {self.name}")
+        subscription = Subscription(
+            topics=frozenset(self.topics),
+            by_pattern=chance.random() < 0.5,
+            rack=chance.choice((None, "rack-1", "rack-2")),
+            assignor=chance.choice((None, "uniform", "range")),
+        )
+        member = ReconcilingMember(self.line, self, self.settings, group=self.group, subscription=subscription, member_id=self.name)
         self.line.identity = lambda: (member.member_id, member.generation)
         return member
 
@@ -173,6 +182,22 @@ class Listener(Protocol):
     async def lost(self, partitions: frozenset[TopicPartitionName]) -> None: ...
 
 
+class Subscription(NamedTuple):
+    """What a member of KIP-848 says of itself in its first heartbeat."""
+
+    topics: frozenset[str]
+    # It subscribes to them by a regular expression.
+    by_pattern: bool = False
+    # client.rack
+    rack: str | None = None
+    # The assignor that it prefers.
+    assignor: str | None = None
+
+    @property
+    def pattern(self) -> str:
+        return "|".join(sorted(self.topics))
+
+
 class ReconcilingMember:
     """A member of KIP-848: heartbeats, and partitions that it takes and gives up one by one, as its coordinator says."""
 
@@ -183,14 +208,14 @@ class ReconcilingMember:
         settings: MemberSettings,
         *,
         group: str,
-        topics: Sequence[str],
+        subscription: Subscription,
         member_id: str,
     ) -> None:
         self._line = line
         self._listener = listener
         self._settings = settings
         self._group = group
-        self._topics = frozenset(topics)
+        self._subscription = subscription
         self.member_id = MemberId(f"{member_id}-id")
         self.owned = NOTHING
         self._target = NOTHING
@@ -243,13 +268,16 @@ class ReconcilingMember:
 
     async def _beat(self, tasks: asyncio.TaskGroup) -> float:
         """Returns how long to wait for the next one."""
-        says_all, owned = self._must_say_all, self.owned
+        says_all, owned, subscription = self._must_say_all, self.owned, self._subscription
         request = Heartbeat(
             member_id=self.member_id,
             epoch=self._epoch,
             instance_id=InstanceId(self._settings.instance_id),
+            rack=subscription.rack if says_all else None,
             rebalance_timeout_ms=self._settings.max_poll_interval_ms if says_all else None,
-            topics=self._topics if says_all else None,
+            topics=(frozenset() if subscription.by_pattern else subscription.topics) if says_all else None,
+            pattern=subscription.pattern if says_all and subscription.by_pattern else None,
+            assignor=subscription.assignor if says_all else None,
             owned=frozenset(map(stored_as, owned)) if says_all or owned != self._said else None,
         )
         self._must_say_all = True

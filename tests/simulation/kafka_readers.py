@@ -12,7 +12,7 @@ position that does not hold is a promise that was broken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -35,6 +35,8 @@ from tests.simulation.routed_broker import RoutedBroker
 from tests.simulation.virtual_loop import virtual_loop
 
 FETCH_VERSIONS: Final = (7, 12, 13, 17)
+# From here on Fetch names the client's rack.
+RACK_SINCE: Final = 11
 # From here on Fetch names topics by their ids.
 FETCH_BY_ID: Final = 13
 FENCED_LEADER_EPOCH: Final = 74
@@ -92,12 +94,26 @@ class _Fetch(NamedTuple):
 
 
 class KafkaReader(RouteStream):
-    def __init__(self, clients: RouteClients, at_address: Callable[[str], RoutedBroker | None], name: str, topic_name: str) -> None:
+    def __init__(
+        self,
+        clients: RouteClients,
+        at_address: Callable[[str], RoutedBroker | None],
+        name: str,
+        topic_name: str,
+        *,
+        rack: str = "",
+    ) -> None:
         super().__init__(clients, name, topic_name)
         self._client = KafkaClient(clients, at_address, name, topic_name, self._chance)
         self._version: int = self._chance.choice(FETCH_VERSIONS)
         # Whether it names the epoch of the last batch in each Fetch (KIP-595).
         self._names_epochs = self._chance.random() < 0.5
+        # client.rack: that of a broker, or none.
+        self._rack = rack if self._version >= RACK_SINCE else ""
+        # The broker of its rack that a leader sent it to, by partition, until the metadata are read again.
+        self._preferred: dict[int, int] = {}
+        # The node that is asked for a partition now.
+        self._asked_of: dict[int, int] = {}
         self._partitions: dict[int, _Position] = {}
         self._sessions: dict[int, _Session] = {}
         self._fetching: set[int] = set()
@@ -125,22 +141,39 @@ class KafkaReader(RouteStream):
         if client.is_stale or now_s > self._refreshed_s + METADATA_S:
             await client.refresh()
             self._refreshed_s = now_s
+            self._preferred.clear()
         by_node: dict[int, list[int]] = {}
         for partition in sorted(client.leaders):
             self._partitions.setdefault(partition, _Position())
-            by_node.setdefault(client.node_of(partition), []).append(partition)
+            by_node.setdefault(self._node_of(partition), []).append(partition)
         for node_id, partitions in by_node.items():
             if node_id in self._fetching:
                 continue
             await self._find_positions(topic, node_id, partitions)
-            ready = [partition for partition in partitions if self._is_ready(partition)]
-            line = await client.line_to(node_id)
+            ready = [partition for partition in partitions if self._is_ready(partition) and partition not in self._asked_of]
+            try:
+                line = await client.line_to(node_id)
+            except TidelogError:
+                self._leave_rack(partitions)
+                raise
             if not ready or node_id in self._fetching:
                 continue
             fetch = self._next_fetch(node_id, ready)
             asked = line.send("Fetch", self._version, self._request(topic, node_id, fetch))
             self._fetching.add(node_id)
+            if self._rack:
+                self._asked_of |= dict.fromkeys(ready, node_id)
             fetches.create_task(self._take(topic, node_id, line, asked, fetch))
+
+    def _node_of(self, partition: int) -> int:
+        """Returns the node to read from: the leader, until the position is known and the leader sends the reader on."""
+        leader = self._client.node_of(partition)
+        return self._preferred.get(partition, leader) if self._is_ready(partition) else leader
+
+    def _leave_rack(self, partitions: Iterable[int]) -> None:
+        """Reads these partitions from their leaders again."""
+        for partition in partitions:
+            self._preferred.pop(partition, None)
 
     def _is_ready(self, partition: int) -> bool:
         position = self._partitions[partition]
@@ -238,6 +271,7 @@ class KafkaReader(RouteStream):
             session_epoch=session.epoch,
             topics=[FetchTopic(**named, partitions=asked)] if asked else (),  # type: ignore[arg-type]  # name or id
             forgotten_topics_data=[ForgottenTopic(**named, partitions=forgotten)] if forgotten else (),  # type: ignore[arg-type]  # name or id
+            rack_id=self._rack,
         )
 
     async def _take(self, topic: Topic, node_id: int, line: KafkaLine, asked: Asked, fetch: _Fetch) -> None:
@@ -257,26 +291,34 @@ class KafkaReader(RouteStream):
                     self._client.learn_node(node.node_id, node.host)
                 for named in answer.responses:
                     for data in named.partitions:
-                        self._take_partition(topic, data, fetch, judge)
+                        self._take_partition(topic, node_id, data, fetch, judge)
         except TidelogError as error:
             self._clients.note(f"{self.name}: {error.message}")
             session.restart(keeps_id=True)
             self._client.is_stale = True
+            self._leave_rack(fetch.wanted)
         finally:
             self._fetching.discard(node_id)
+            for partition in fetch.wanted:
+                self._asked_of.pop(partition, None)
 
     def _session_failed(self, session: _Session, code: int) -> None:
         self._clients.note(f"{self.name} was answered {code} for its session {session.session_id} in epoch {session.epoch}")
         session.restart(keeps_id=code == ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-    def _take_partition(self, topic: Topic, data: Any, fetch: _Fetch, judge: Callable[[int, int], None]) -> None:
+    def _take_partition(self, topic: Topic, node_id: int, data: Any, fetch: _Fetch, judge: Callable[[int, int], None]) -> None:
         partition = data.partition_index
         position = self._partitions[partition]
         offset = fetch.wanted[partition][0]
         if data.error_code:
             if (leader := data.current_leader) is not None and leader.leader_id >= 0:
                 self._client.learn_leader(partition, KnownLeader(leader.leader_id, leader.leader_epoch))
+            self._leave_rack([partition])
             judge(partition, data.error_code)
+            return
+        if data.preferred_read_replica >= 0:
+            self._preferred[partition] = data.preferred_read_replica
+            self._clients.kafka_sent_to_rack += 1
             return
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             self._gave_up(topic, partition, f"its log has another end: {data.diverging_epoch.end_offset} at offset {offset}")
@@ -299,6 +341,7 @@ class KafkaReader(RouteStream):
                 data.high_watermark,
                 next_offset=position.offset,
                 log_start_offset=data.log_start_offset,
+                may_be_old=self._preferred.get(partition) == node_id,
             )
         )
 

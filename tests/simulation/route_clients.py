@@ -70,8 +70,12 @@ class RouteClients:
     repeats: int = 0
     refused: int = 0
     unknown: int = 0
-    # Batches of Kafka producers.
+    # Batches of Kafka producers; those with acks=0 have no answer.
     kafka_acknowledged: int = 0
+    kafka_unanswered: int = 0
+    kafka_epochs_raised: int = 0
+    # Partitions that Kafka readers were sent on to a broker of their rack for.
+    kafka_sent_to_rack: int = 0
 
     def record(self, event: Event) -> None:
         self.events.append(event)

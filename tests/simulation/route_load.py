@@ -12,7 +12,7 @@ from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.topics.registry import TopicRegistry
 from metadata.topics.topic import Topic
-from tests.simulation.kafka_clients import KafkaProducer
+from tests.simulation.kafka_clients import ALL, LEADER, NONE, KafkaProducer
 from tests.simulation.kafka_readers import KafkaReader
 from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
 from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
@@ -56,7 +56,8 @@ class RouteLoad:
         self._bursts = 0
         self.streams: list[RouteStream] = [ConsumeStream(clients, "consume", ORDERS), EventStream(clients, "events", ORDERS)]
         if kafka_at is not None:
-            self.streams.append(KafkaReader(clients, kafka_at, "kafka reader", ORDERS))
+            rack = random.Random(f"{clients.seed}/kafka readers").choice(("", "rack-b1", "rack-b2"))
+            self.streams.append(KafkaReader(clients, kafka_at, "kafka reader", ORDERS, rack=rack))
         self._streaming: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
 
@@ -96,9 +97,16 @@ class RouteLoad:
         chosen += [SequencedClient(clients, f"sequenced{number}", ORDERS) for number in (1, 2)]
         if self._kafka_at is None:
             return [*chosen, *(PlainClient(clients, f"plain{number}", ORDERS) for number in (1, 2))]
-        chosen += [KafkaProducer(clients, self._kafka_at, f"kafka{number}", ORDERS, by_id=False) for number in (1, 2)]
+        for number in (1, 2):
+            # Each of a stream of its own: these draws came later, and take nothing from the others.
+            acks = random.Random(f"{clients.seed}/kafka/acks").choice((ALL, LEADER, NONE)) if number == 2 else ALL
+            raises_epoch = random.Random(f"{clients.seed}/kafka{number}/epochs").random() < 0.5
+            chosen.append(
+                KafkaProducer(clients, self._kafka_at, f"kafka{number}", ORDERS, by_id=False, acks=acks, raises_epoch=raises_epoch)
+            )
         if CHURN in self.held:
-            chosen.append(KafkaProducer(clients, self._kafka_at, "kafka3", CHURN, by_id=True))
+            raises_epoch = random.Random(f"{clients.seed}/kafka3/epochs").random() < 0.5
+            chosen.append(KafkaProducer(clients, self._kafka_at, "kafka3", CHURN, by_id=True, raises_epoch=raises_epoch))
         return chosen
 
     @contextlib.contextmanager

@@ -168,7 +168,7 @@ class RouteWorld:
             "streams begun": sum(stream.begun for stream in load.streams),
             "routed records": sum(map(len, contents.log.values())),
             "topics changed under routes": load.topics_changed,
-            **({"batches of Kafka producers acknowledged": clients.kafka_acknowledged} if cluster.serves_kafka else {}),
+            **(_kafka_tallies(clients) if cluster.serves_kafka else {}),
             **(self._access.tallies if self._access is not None else {}),
             **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
         }
@@ -237,3 +237,12 @@ class RouteWorld:
     def _note(self, what: str) -> None:
         if self._keep_trace:
             self._trace.append(f"{virtual_loop().time():12.6f} {what}")
+
+
+def _kafka_tallies(clients: RouteClients) -> dict[str, int]:
+    return {
+        "batches of Kafka producers acknowledged": clients.kafka_acknowledged,
+        "batches of Kafka producers without an answer": clients.kafka_unanswered,
+        "epochs raised by Kafka producers": clients.kafka_epochs_raised,
+        "partitions read from a broker of the reader's rack": clients.kafka_sent_to_rack,
+    }

@@ -6,7 +6,7 @@
 A broker does not start on a bucket that lacks the last batch which its metadata have applied (gateway/cluster/identity.py). Without
 these batches a copy would pass that was made after the last change of a leader or a topic, and lacks hours of records.
 
-A cluster without writes costs no request. A batch that fails is logged; the next note brings another.
+A cluster without writes costs no request. A batch that fails is logged, and tried again after the interval.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class WriteProofs:
                     await self._prove()
                 except TidelogError as error:
                     log.warning("no batch of appointments for records that were written: %s", error)
+                    self._written.set()
                 await asyncio.sleep(PROOF_INTERVAL_S)
 
     def _replace(self, items: Sequence[KeyValue]) -> None:

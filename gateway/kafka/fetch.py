@@ -291,8 +291,10 @@ class KafkaFetch:
 
     def _topic_changed(self, before: Topic | None, after: Topic | None) -> None:
         """Wakes the sessions that watch partitions of a deleted topic. Its leader may drop them later, or never."""
+        if before is None or after is not None:
+            return
         notifier = self._notifier()
-        if before is not None and after is None and notifier is not None:
+        if notifier is not None:
             for partition in partitions_of(before):
                 notifier.wake(partition)
 

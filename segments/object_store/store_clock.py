@@ -22,6 +22,8 @@ from segments.object_store.clock_reading import DIFFERENCE_MS_MAX, ClockReading,
 _HEARD_EACH_S: Final = 1.0
 # By how much the store's time goes on between two answers, beyond the steady clock's, where the machine has stood still.
 JUMP_MS_MIN: Final = 60_000
+# A silence this long counts as a leap, too: some machines set a steady clock to the host's when they are resumed.
+SILENCE_S: Final = 300.0
 
 
 def steady_s() -> float:
@@ -37,8 +39,8 @@ class StoreClock:
         self.steady_s = steady
         self._heard: tuple[int, float, float] | None = None  # date in ms, when it was asked for and answered, by `steady_s`
         self._date = ""
-        # How often the store's time has leapt ahead of the steady clock: the machine stood still without noticing, or was set back
-        # with its memory, as a virtual machine is that is resumed from a snapshot.
+        # How often the store's time has leapt ahead of the steady clock, or nothing was heard for SILENCE_S. The machine may have
+        # stood still, or may have been set back with its memory, as a virtual machine is that is resumed from a snapshot.
         self.leaps = 0
 
     def heard(self, date_ms: int, *, asked_s: float) -> None:
@@ -48,8 +50,9 @@ class StoreClock:
 
     def _notice_leap(self, date_ms: int) -> None:
         if self._heard is not None:
-            before_ms, asked_s, _ = self._heard
-            self.leaps += date_ms - before_ms > 1000 * (self.steady_s() - asked_s) + JUMP_MS_MIN
+            before_ms, asked_s, answered_s = self._heard
+            now_s = self.steady_s()
+            self.leaps += now_s - answered_s > SILENCE_S or date_ms - before_ms > 1000 * (now_s - asked_s) + JUMP_MS_MIN
 
     def heard_headers(self, headers: Mapping[str, str], *, asked_s: float) -> None:
         """Takes in an answer over HTTP by its headers, named in lower case. One from a cache, or without a date, says nothing."""

@@ -13,7 +13,6 @@ an error that says "nothing was written" only after a seal stands at or before i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import logging
 from collections import deque
@@ -204,9 +203,11 @@ class SegmentWriter:
         )
 
     async def _woken(self, at_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout_at(at_s if at_s != float("inf") else None):
                 await self._wake.wait()
+        except TimeoutError:
+            await asyncio.sleep(0)  # lets batches that wait in sockets come into the open segment first
 
     def _issue(self, uploads: asyncio.TaskGroup) -> None:
         segment = self._full.popleft() if self._full else self._open
@@ -230,9 +231,10 @@ class SegmentWriter:
 
     async def _upload(self, seq: SegmentSeq, segment: PendingSegment, encoded: EncodedSegment, uploads: asyncio.TaskGroup) -> None:
         try:
-            ours = await self._put_until_certain(seq, encoded)
+            if ours := await self._put_until_certain(seq, encoded):
+                await self._check_not_set_back(seq)
         except Corrupt as error:
-            log.error("the place of our own segment is taken: %s", error)
+            log.error("the session ends, its place on the bucket is not its own: %s", error)
             self._end(seq, unknown=OutcomeUnknown(f"the session's place on the bucket is taken: {error}"))
         except OutcomeUnknown as error:
             log.error("the session ends: %s", error)
@@ -259,7 +261,6 @@ class SegmentWriter:
         while (left_s := deadline_s - loop.time()) > 0:
             put = await self._put_once(key, encoded.body, encoded.crc32c, min(left_s, self._settings.put_timeout_ms / 1000))
             if put is _Put.CREATED:
-                await self._check_not_set_back(seq)
                 return True
             if put is _Put.EXISTS:
                 return await self._is_ours(seq, encoded.body)
@@ -359,24 +360,28 @@ class SegmentWriter:
         return await trim_point(self._store, self._session.id) > seq
 
     async def _check_not_set_back(self, seq: SegmentSeq) -> None:
-        """Raises Corrupt if the place of a segment that was just created is trimmed. Looks only after the store's time has leapt.
+        """Raises Corrupt if the place of a segment that has landed is trimmed. Looks only after the store's time has leapt.
 
-        Then this process was set back with its memory. It has used the place before, and what it wrote then was compacted and
-        deleted: no reader would find the new segment.
+        Then this process may have been set back with its memory. It has used the place before, and what it wrote then was compacted
+        and deleted: no reader would find the new segment. Raises OutcomeUnknown if the store does not list for `put_deadline_ms`.
         """
+        deadline_s = asyncio.get_running_loop().time() + self._settings.put_deadline_ms / 1000
         while (leaps := self._leaps()) != self._leaps_known:
             try:
                 async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                     is_trimmed = await self._is_trimmed(seq)
             except (TidelogError, TimeoutError) as error:
-                log.warning("reading trim markers of session %s: %s; retrying", self._session.id, error or "no answer in time")
+                reason = error or "no answer in time"
+                if asyncio.get_running_loop().time() > deadline_s:
+                    raise OutcomeUnknown(f"the trim markers of session {self._session.id} can't be read: {reason}") from error
+                log.warning("reading trim markers of session %s: %s; retrying", self._session.id, reason)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
             if is_trimmed:
                 key = segment_key(self._session.id, seq)
                 raise Corrupt(
-                    f"{key} was trimmed before it was written: this process was set back with its memory, as a virtual machine is "
-                    "that is resumed from a snapshot",
+                    f"{key} is trimmed: this process was set back with its memory, as a virtual machine is that is resumed from a "
+                    "snapshot, or the segment was compacted before its commit",
                     key=key,
                 )
             if seq > self._order.committed_to:

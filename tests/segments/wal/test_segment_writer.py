@@ -463,6 +463,36 @@ def test_after_a_leap_of_the_stores_time_no_place_that_was_trimmed_before_it_was
     run(main())
 
 
+def test_after_a_leap_a_trimmed_place_is_not_acknowledged_though_the_answer_of_its_put_is_lost() -> None:
+    store = ScriptedStore()
+
+    async def main() -> None:
+        at_work = Writing(store, AT_ONCE)
+        assert await outcome(at_work.add(b"first")) is None
+        await store.create(trimmed_key(SESSION.id, SegmentSeq(3)), [b""])
+        at_work.leaps += 1
+        store.script("create", key_of(1), LOST_ANSWER)
+        assert isinstance(await outcome(at_work.add(b"again")), OutcomeUnknown)
+        await at_work.running
+
+    run(main())
+
+
+def test_after_a_leap_a_store_that_does_not_list_ends_the_session_at_the_deadline_of_its_put() -> None:
+    store = ScriptedStore()
+
+    async def main() -> None:
+        at_work = Writing(store, AT_ONCE)
+        assert await outcome(at_work.add(b"first")) is None
+        at_work.leaps += 1
+        store.script("list", trimmed_prefix(SESSION.id), *[fails(Denied("no listing"))] * 1_000)
+        assert isinstance(await outcome(at_work.add(b"again")), OutcomeUnknown)
+        assert AT_ONCE.put_deadline_ms <= now_s() * 1000 < 2 * AT_ONCE.put_deadline_ms
+        await at_work.running
+
+    run(main())
+
+
 def test_a_leap_of_the_stores_time_costs_one_look_at_the_trim_markers() -> None:
     """The machine stood still for a while, and was not set back."""
     store = ScriptedStore()

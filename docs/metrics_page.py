@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from what a broker tells: `python -m docs.metrics_page`. A test sees that the page is fresh."""
+"""Writes docs/reference/metrics.md from what a broker tells: `python -m docs.metrics_page`. A test sees that the page is fresh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
 
-PAGE = Path(__file__).with_name("metrics.md")
+PAGE = Path(__file__).parent.joinpath("reference/metrics.md")
 OF_THE_PROCESS = "process_"
 
 _INTRODUCTION = """\
@@ -24,7 +24,7 @@ Kafka know; scrape it less often. A compactor (`tidelog compact --http HOST:PORT
 process.
 
 With `authentication` on, both want a principal that may read the cluster, unless `metrics_open` is set. Dashboard and alerts:
-[deploy/observability](../deploy/observability/README.md); what to do when one fires: [the runbook](runbook/README.md).
+[deploy/observability](../../deploy/observability/README.md); what to do when one fires: [the runbook](../runbook/README.md).
 
 Counters end in `_total`, times are seconds, sizes bytes; histograms have `_bucket`, `_sum` and `_count`. `listener` is `http` or
 `grpc`, and `peer` for what other brokers forward, which counts at the first broker already. What a broker tells of the whole

@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the comments above the fields of settings: `python -m docs.settings_page`. A test compares them."""
+"""Writes docs/reference/settings.md from the comments above the fields of settings: `python -m docs.settings_page`. A test compares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.settings import load_settings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from tidelog.cli.broker.setting_list import AREAS, field_docs, settings_by_area, shown
 
-PAGE = Path(__file__).with_name("settings.md")
+PAGE = Path(__file__).parent.joinpath("reference/settings.md")
 _ROWS = "| name | default | what it does |\n| --- | --- | --- |\n"
 
 _INTRODUCTION = """\
@@ -51,7 +51,7 @@ nothing.
 
 
 def page() -> str:
-    """Returns the text of docs/settings.md."""
+    """Returns the text of docs/reference/settings.md."""
     docs = {name: doc for kind in AREAS.values() for name, doc in field_docs(kind).items()}
     defaults = {field.name: field for kind in AREAS.values() for field in dataclasses.fields(kind)}
     areas = ""

@@ -1,4 +1,4 @@
-"""Reads a bucket alone, with no broker, and checks every rule of segments/README.md that can be seen from there.
+"""Reads a bucket alone, with no broker, and checks every rule of docs/design/segments.md that can be seen from there.
 
     listing ──▶ sessions: claim, places, gap, seal ──▶ footers of the committed prefix ──▶ runs ─┐
                                        └─ deep ──▶ each byte of each batch against its CRC-32C   ├▶ partitions: offsets dense,

@@ -4,7 +4,7 @@
     landed     ✓    ✓    ·    ✓    ·
     committed  ✓    ✓    ─ 3 waits for 2 ─
 
-Segment n is committed exactly when every object from the trim point to n exists and none of them is a seal (segments/README.md).
+Segment n is committed exactly when every object from the trim point to n exists and none of them is a seal (docs/design/segments.md).
 Invariant: `landed` answers each segment once, in order, without a gap; nothing at or after a seal is ever answered.
 `committed_to` never goes back.
 """

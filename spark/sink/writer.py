@@ -202,5 +202,5 @@ def _property(name: str) -> str:
     context = TaskContext.get()
     value = context.getLocalProperty(name) if context is not None else None
     if value is None:
-        raise InvalidArgument(f"Spark does not tell {name} to its tasks", hint="PySpark 4.3 does; see spark/README.md.")
+        raise InvalidArgument(f"Spark does not tell {name} to its tasks", hint="Use PySpark 4.3, whose tasks have this property.")
     return value

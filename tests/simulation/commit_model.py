@@ -280,7 +280,7 @@ def _with_sealer(s: State, i: int, sealer: Sealer) -> State:
 
 
 def broken_in(s: State, end: int, bounds: Bounds) -> str | None:
-    """The invariant (docs/design.md) that this state breaks, and how; or None. `end` is its `visible_end`."""
+    """The invariant (docs/design/README.md) that this state breaks, and how; or None. `end` is its `visible_end`."""
     lost = [n for n in acknowledged(s, bounds) if n >= end]
     if lost:
         return f"durable: batches {lost} are acknowledged, and only the first {end} are readable"

@@ -1,4 +1,4 @@
-"""Judges a history of produces and fetches by the invariants of docs/design.md. Pure.
+"""Judges a history of produces and fetches by the invariants of docs/design/README.md. Pure.
 
     produce   Sent ──▶ Acknowledged | Refused | (no answer, or an unknown outcome: Unknown or nothing at all)
     request   SentTogether ──▶ AnsweredTogether | Refused | the same
@@ -120,7 +120,7 @@ class Fetched(NamedTuple):
     # The session.
     answered_by: int = -1
     # Whether the reader named no leader epoch, and somebody had taken the session out of the cluster while its lease lived: until
-    # it learns of that, it may tell an old high watermark. See segments/README.md.
+    # it learns of that, it may tell an old high watermark. See docs/design/segments.md.
     may_be_old: bool = False
     # Where the reader goes on; None: behind the last record.
     next_offset: int | None = None

@@ -4,7 +4,7 @@
     a fetch       ──▶ answered: the log starts at S     S was on the bucket already; the same reader never gets less
 
 Exempt are answers to readers of a session that somebody took out of the cluster while its lease lived: until it learns of that,
-they may be old (segments/README.md). What such a session answers to DeleteRecords has to hold like all others.
+they may be old (docs/design/segments.md). What such a session answers to DeleteRecords has to hold like all others.
 """
 
 from __future__ import annotations

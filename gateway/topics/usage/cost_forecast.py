@@ -23,7 +23,7 @@ from segments.settings import SegmentSettings
 
 GIB: Final = 1 << 30
 MONTH_S: Final = 30 * 86_400.0
-# What a change of the linger is compared with: as settings.md recommends where money counts more than milliseconds.
+# What a change of the linger is compared with: as docs/reference/settings.md recommends where money counts more than milliseconds.
 THRIFTY_LINGER_MS: Final = 250.0
 THRIFTY_PUTS_PER_SECOND: Final = 4.0
 # Topics of which a shorter retention is shown by itself.

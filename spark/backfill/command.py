@@ -16,7 +16,7 @@ def backfill(
         list[str] | None, typer.Option("--topic", metavar="NAME", help="This topic; may be given again.", show_default="all")
     ] = None,
     master: Annotated[
-        str, typer.Option("--master", metavar="URL", help="Spark's, where neither spark-submit nor a session has one.")
+        str, typer.Option("--master", metavar="URL", help="Master of Spark, if neither spark-submit nor a session has one.")
     ] = "local[*]",
     unit_mib: Annotated[
         int, typer.Option("--unit-mib", metavar="N", min=1, help="Batches on an executor's disk at a time, for each core.")

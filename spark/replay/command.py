@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def replay(
     topic: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to read.", show_default=False)],
     bucket: Annotated[
-        str, typer.Option("--bucket", metavar="URL", help="Where their log lies, as its brokers have it.", show_default=False)
+        str, typer.Option("--bucket", metavar="URL", help="Bucket of the log, as its brokers name it.", show_default=False)
     ],
     into_topic: Annotated[
         str, typer.Option("--into-topic", metavar="NAME", help="Write into this topic, through its brokers.", show_default=False)
@@ -37,18 +37,26 @@ def replay(
         typer.Option("--from", metavar="PLACE", help="earliest, 1h (ago), 2026-01-31T12:00:00Z, an offset, or JSON of offsets."),
     ] = "earliest",
     end: Annotated[
-        str, typer.Option("--to", metavar="PLACE", help="latest, as things are when it begins, or as --from; it is left out.")
+        str,
+        typer.Option(
+            "--to", metavar="PLACE", help="latest, resolved when the replay begins, or as --from. This offset itself is left out."
+        ),
     ] = "latest",
     where: Annotated[
         str,
-        typer.Option("--where", metavar="SQL", help="Only these: a condition of Spark SQL over the columns.", show_default=False),
+        typer.Option(
+            "--where",
+            metavar="SQL",
+            help="Only records that meet this condition of Spark SQL over the columns.",
+            show_default=False,
+        ),
     ] = "",
     checkpoint: Annotated[
         str,
         typer.Option(
             "--checkpoint",
             metavar="PATH",
-            help="A folder or URI that remembers how far it is; the same command line goes on from there. "
+            help="A folder or URI that stores the progress. The same command line continues from there. "
             "[default with --into-parquet: _checkpoint in it]",
             show_default=False,
         ),
@@ -72,10 +80,10 @@ def replay(
         ),
     ] = "",
     batch_offsets: Annotated[
-        int, typer.Option("--batch-offsets", metavar="COUNT", min=1, help="Offsets that are done again after a crash, at most.")
+        int, typer.Option("--batch-offsets", metavar="COUNT", min=1, help="Most offsets that are repeated after a crash.")
     ] = 2_000_000,
     master: Annotated[
-        str, typer.Option("--master", metavar="URL", help="Spark's master; inside spark-submit its own counts.")
+        str, typer.Option("--master", metavar="URL", help="Master of Spark. Inside spark-submit, its own applies.")
     ] = "local[*]",
     conf: Annotated[
         list[str] | None,
@@ -92,8 +100,8 @@ def replay(
         --checkpoint ./to-eu \\
         --where "get_json_object(cast(value as string), '$.region') = 'eu'"
 
-    It keeps keys, values, headers and timestamps, and the order within a partition. Whatever ends it, the same command line
-    goes on. At the end it counts both sides: exit code 1 where they differ.
+    It keeps keys, values, headers and timestamps, and the order within a partition. If it ends early, the same command line
+    continues it. At the end it counts both sides: exit code 1 if they differ.
     """
     from spark.replay.plan import PartitionChoice, ReplayRequest, ReplayTarget
 

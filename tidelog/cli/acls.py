@@ -15,24 +15,26 @@ from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_on
 if TYPE_CHECKING:
     from tidelog.admin.access import AclInfo
 
-app = typer.Typer(cls=GroupPage, help="Who may do what: what is not allowed is denied, and a denial wins.")
+app = typer.Typer(cls=GroupPage, help="Allow and deny operations. What no ACL allows is denied, and a denial wins.")
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the request and show its result; change nothing.")]
 
 
 @app.command(cls=CommandPage)
 def add(
-    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who; * is everybody.", show_default=False)],
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Principal; * is every principal.", show_default=False)],
     operation: Annotated[
         str, typer.Argument(metavar="OPERATION", help="describe, read, write, create, admin or all.", show_default=False)
     ],
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="On this topic; * is every one.", show_default=False)] = "",
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="NAME", help="On this topic; * is every topic.", show_default=False)
+    ] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="On this consumer group.", show_default=False)] = "",
     cluster: Annotated[
         bool, typer.Option("--cluster", help="On the cluster: create topics, drain brokers, keys, ACLs, metrics.")
     ] = False,
-    prefix: Annotated[bool, typer.Option("--prefix", help="On all whose names begin so.")] = False,
-    deny: Annotated[bool, typer.Option("--deny", help="Deny it, whatever else allows it.")] = False,
+    prefix: Annotated[bool, typer.Option("--prefix", help="On all topics or groups whose names begin so.")] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny the operation, even if another ACL allows it.")] = False,
     dry_run: DryRunOption = False,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
@@ -52,7 +54,7 @@ def add(
 
 @app.command("list", cls=CommandPage)
 def list_acls(
-    principal: Annotated[str, typer.Option("--principal", help="Only those of this one.", show_default=False)] = "",
+    principal: Annotated[str, typer.Option("--principal", help="Only ACLs of this principal.", show_default=False)] = "",
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -74,7 +76,7 @@ def remove(
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Takes an allowance, or a denial, away."""
+    """Removes an allowance or a denial."""
     acl = with_client(url, lambda log: log.access.remove_acl(acl_id, validate_only=dry_run), writes=True)
     what = "would no longer be" if dry_run else "is no longer"
     said = f"{acl.principal} {what} {'denied' if acl.effect == 'deny' else 'allowed'} to {acl.operation} {acl.resource} {acl.name}"

@@ -23,8 +23,8 @@ app = typer.Typer(cls=GroupPage, help="Measure a cluster: produce, consume, end-
 
 DEFAULT_TOPIC = "tidelog-bench"
 
-TopicOption = Annotated[str, typer.Option("--topic", "-t", help="Made with --partitions where it is not there.")]
-PartitionsOption = Annotated[int, typer.Option("--partitions", "-p", min=1, help="For a topic that is made.")]
+TopicOption = Annotated[str, typer.Option("--topic", "-t", help="Topic, created with --partitions if it does not exist.")]
+PartitionsOption = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of a topic that is created.")]
 SecondsOption = Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")]
 RecordsOption = Annotated[int | None, typer.Option("--records", "-n", min=1, help="End after so many records.", show_default=False)]
 BytesOption = Annotated[int, typer.Option("--record-bytes", "-b", min=0, help="Size of each value.")]

@@ -27,7 +27,7 @@ _STYLES = {"serving": "green", "draining": "bold yellow", "not serving": "bold r
 app = typer.Typer(cls=GroupPage, help="Look after the brokers of a cluster.")
 
 BrokerArgument = Annotated[str, typer.Argument(metavar="BROKER", help="Id of the broker.", show_default=False)]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the request and show its result; change nothing.")]
 
 
 @app.command(cls=CommandPage)

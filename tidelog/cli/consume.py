@@ -56,8 +56,8 @@ def consume(
             "--group",
             "-g",
             metavar="NAME",
-            help="Share the partitions with others of this group, go on where it is, and commit what was printed. "
-            "--from earliest or latest then counts only where nothing is committed.",
+            help="Share the partitions with other members of this group, continue at its committed offsets, and commit what was "
+            "printed. --from earliest or latest then applies only to partitions without a committed offset.",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +66,7 @@ def consume(
         typer.Option(
             "--instance-id",
             metavar="ID",
-            help="With --group: who starts again under this id within its session (45 s) gets its partitions back, without a "
+            help="With --group: a member that restarts under this id within its session (45 s) keeps its partitions, without a "
             "rebalance. Kafka's group.instance.id.",
             show_default=False,
         ),
@@ -112,7 +112,7 @@ def consume(
         typer.Option(
             "--client-rack",
             metavar="RACK",
-            help="Where you are, as brokers name their racks: reads through a broker of it, so that records cross no zone.",
+            help="Your rack, as brokers name theirs. Reads through a broker of this rack, so that records cross no zone.",
             show_default=False,
         ),
     ] = "",

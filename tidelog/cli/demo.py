@@ -14,20 +14,20 @@ import typer
 def demo(
     rows: Annotated[
         int | None,
-        typer.Option("--rows", "-n", min=1_000, help="The first so many rows; all 336,776 where not given.", show_default=False),
+        typer.Option("--rows", "-n", min=1_000, help="Number of rows. Default: all 336,776.", show_default=False),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="An empty directory for the broker; a temporary one where not given.",
+            help="An empty directory for the broker. Default: a temporary one.",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the broker's files there, to look into.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the broker's files.")] = False,
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Read the bucket with Spark in the end.")] = True,
-    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="Where the chart of what Spark read goes.")] = Path(
+    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="File of the chart that is made with Spark.")] = Path(
         "tidelog-demo-delays.png"
     ),
 ) -> None:

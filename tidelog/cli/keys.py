@@ -17,16 +17,16 @@ from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_on
 if TYPE_CHECKING:
     from tidelog.admin.access import KeyInfo, Scope
 
-app = typer.Typer(cls=GroupPage, help="API keys: who shows one is its principal.")
+app = typer.Typer(cls=GroupPage, help="Create, list and revoke API keys.")
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the request and show its result; change nothing.")]
 _COLUMNS = ("key_id", "principal", "state", "created_at", "expires_at", "scopes", "description")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 @app.command(cls=CommandPage)
 def create(
-    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Whom it stands for.", show_default=False)],
+    principal: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Principal of the key.", show_default=False)],
     expires: Annotated[
         str, typer.Option("--expires", metavar="WHEN", help="In 90d, 12h …, or at a time in RFC 3339.", show_default="never")
     ] = "",
@@ -35,7 +35,7 @@ def create(
         typer.Option(
             "--scope",
             metavar="OPERATION:KIND:NAME",
-            help="Only this, such as read:topic:orders or read:group:bill*. Repeatable.",
+            help="Limits the key to this, such as read:topic:orders or read:group:bill*. Repeatable.",
             show_default=False,
         ),
     ] = None,

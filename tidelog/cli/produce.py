@@ -44,17 +44,15 @@ def produce(
     ] = "",
     key_separator: Annotated[
         str,
-        typer.Option(
-            "--key-separator", "-K", metavar="TEXT", help="What stands between key and value (lines).", show_default=False
-        ),
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Text between key and value (lines).", show_default=False),
     ] = "",
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record. Repeatable.", show_default=False),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record. Repeatable.", show_default=False),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Write to this partition.", show_default=False)] = None,
     keep_partition: Annotated[
-        bool, typer.Option("--keep-partition", help="Envelopes: write to the partition that each names.")
+        bool, typer.Option("--keep-partition", help="Write each envelope to the partition that it names.")
     ] = False,
     compression: CompressionOption = "none",
     acks: AcksOption = "all",

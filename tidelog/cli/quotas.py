@@ -15,11 +15,11 @@ from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_on
 if TYPE_CHECKING:
     from tidelog.admin.access import QuotaInfo
 
-app = typer.Typer(cls=GroupPage, help="How much a principal may ask of each broker.")
+app = typer.Typer(cls=GroupPage, help="Limit what a principal may use of each broker.")
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the request and show its result; change nothing.")]
 PrincipalArgument = Annotated[
-    str, typer.Argument(metavar="PRINCIPAL", help="Whose; * is that of everybody without one.", show_default=False)
+    str, typer.Argument(metavar="PRINCIPAL", help="Principal; * is every principal without a quota of its own.", show_default=False)
 ]
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -28,15 +28,17 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 def set_quota(
     principal: PrincipalArgument,
     bytes_in: Annotated[
-        str, typer.Option("--bytes-in", metavar="BYTES", help="Produced a second, such as 10MiB.", show_default="no limit")
+        str, typer.Option("--bytes-in", metavar="BYTES", help="Bytes produced per second, such as 10MiB.", show_default="no limit")
     ] = "0",
-    bytes_out: Annotated[str, typer.Option("--bytes-out", metavar="BYTES", help="Read a second.", show_default="no limit")] = "0",
-    requests: Annotated[int, typer.Option("--requests", min=0, help="Requests a second.", show_default="no limit")] = 0,
+    bytes_out: Annotated[
+        str, typer.Option("--bytes-out", metavar="BYTES", help="Bytes read per second.", show_default="no limit")
+    ] = "0",
+    requests: Annotated[int, typer.Option("--requests", min=0, help="Requests per second.", show_default="no limit")] = 0,
     dry_run: DryRunOption = False,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Sets a quota, in place of the one that the principal had."""
+    """Sets the quota of a principal, and replaces an earlier one."""
     limits = {
         "bytes_in_per_second": parse_bytes("--bytes-in", bytes_in),
         "bytes_out_per_second": parse_bytes("--bytes-out", bytes_out),
@@ -62,7 +64,7 @@ def list_quotas(url: UrlOption = "", output: OutputOption = Output.TABLE) -> Non
 def remove(
     principal: PrincipalArgument, dry_run: DryRunOption = False, url: UrlOption = "", output: OutputOption = Output.TABLE
 ) -> None:
-    """Takes a principal's quota away: that of everybody holds for it then, where there is one."""
+    """Removes the quota of a principal. Then the quota of * applies to it, if there is one."""
     quota = with_client(url, lambda log: log.access.remove_quota(principal, validate_only=dry_run), writes=True)
     show_done(quota_row(quota), output, f"the quota of {principal} {'would be' if dry_run else 'is'} removed")
 

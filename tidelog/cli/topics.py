@@ -28,7 +28,7 @@ SetOption = Annotated[
         "--set", "-s", metavar="NAME=VALUE", help="A setting, such as retention.ms=86400000. Repeatable.", show_default=False
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check the request and show its result; change nothing.")]
 
 
 @app.command(cls=CommandPage)
@@ -36,7 +36,7 @@ def create(
     name: NameArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="Number of partitions; it can grow later.")] = 6,
     setting: SetOption = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error when the topic is there.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     dry_run: DryRunOption = False,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,

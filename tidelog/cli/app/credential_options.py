@@ -39,7 +39,7 @@ def _options(
     cert_file: Annotated[str, _option("--cert-file", "FILE", "Certificate of this client (PEM).")] = "",
     key_file: Annotated[str, _option("--key-file", "FILE", "Its private key (PEM).")] = "",
     tls_server_name: Annotated[
-        str, _option("--tls-server-name", "NAME", "What the brokers' certificates hold, if not their host.")
+        str, _option("--tls-server-name", "NAME", "Name in the brokers' certificates, if it is not their host.")
     ] = "",
 ) -> None: ...
 

@@ -41,17 +41,18 @@ def compact(
         str, typer.Option("--etcd", metavar="URL", help="http://HOST:2379,…, as for the brokers.", show_default=False)
     ] = "",
     data_dir: Annotated[
-        str, typer.Option("--data-dir", metavar="DIR", help="Of a broker that is stopped, without --etcd.", show_default=False)
+        str,
+        typer.Option("--data-dir", metavar="DIR", help="Data directory of a stopped broker, without --etcd.", show_default=False),
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Compact what is due, and end.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="With --once: all that waits, due or not.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --once: compact all that waits, due or not.")] = False,
     http: Annotated[
         str,
         typer.Option(
             "--http",
             "--metrics",
             metavar="HOST:PORT",
-            help="Serve /metrics, /livez, /readyz and /startupz there, and nothing else.",
+            help="Serve only /metrics, /livez, /readyz and /startupz there.",
             show_default=False,
         ),
     ] = "",
@@ -66,11 +67,11 @@ def compact(
     tidelog compact --data-dir ./tidelog-data --once --all
 
     \b
-    What --once tells:
-    manifests       commits, each of records of a partition that are Parquet now
-    pending bytes   of batches that wait in segments: not due, or damaged
-    failed          steps that could not be done; the next run does them
-    damaged         partitions left as they are for damage: exit code 3
+    What --once reports:
+    manifests       commits, each of one partition's records that are in Parquet now
+    pending bytes   bytes of batches that wait in segments: not due, or damaged
+    failed          steps that failed; the next run repeats them
+    damaged         partitions with damaged data, left as they are: exit code 3
     """
     from gateway.process.logging import TEXT, configure_logging
     from gateway.settings import load_settings

@@ -40,7 +40,7 @@ DataDirOption = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIR",
-        help="Where the broker keeps its metadata, and its bucket where none is named.",
+        help="Directory of the broker's metadata, and of its bucket if none is named.",
         show_default=False,
     ),
 ]
@@ -89,11 +89,11 @@ def serve(
     etcd: Annotated[
         str,
         typer.Option(
-            "--etcd", metavar="URL", help="http://HOST:2379,…: one of several brokers, see docs/cluster.md.", show_default=False
+            "--etcd", metavar="URL", help="http://HOST:2379,…: metadata of a cluster of several brokers.", show_default=False
         ),
     ] = "",
     broker_id: Annotated[
-        str, typer.Option("--broker-id", metavar="NAME", help="With --etcd: its own for each broker.", show_default=False)
+        str, typer.Option("--broker-id", metavar="NAME", help="With --etcd: the name of this broker.", show_default=False)
     ] = "",
     http: HttpOption = "",
     grpc: GrpcOption = "",

@@ -53,7 +53,7 @@ def test_the_page_of_a_command_names_its_values_its_choices_and_its_defaults(
     assert page.startswith("Usage: tidelog produce [OPTIONS] TOPIC\n\n  Writes records")
     assert "\n  echo hello | tidelog produce greetings\n" in page
     assert "  -k, --key FIELD           Field that is the key (ndjson, csv).\n" in page
-    assert "  --keep-partition          Envelopes: write" in page
+    assert "  --keep-partition          Write each envelope" in page
     assert "[all, leader, none; default: all]" in " ".join(page.split())
     assert "[default: TIDELOG_URL, the current context, or http://localhost:8080]" in " ".join(page.split())
 

@@ -8,11 +8,11 @@ TESTED ?= not own_spark and not image and not proof
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/store/etcd/proto/etcd.proto
 MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and so without stubs
 
-# Tests and benchmarks start hundreds of processes: each would compile all sources anew.
+# Tests and benchmarks start hundreds of processes: each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-thorough proofs spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
-	kafka-protocol console-scripts kernel clean help
+	kafka-protocol reference console-scripts kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -57,7 +57,7 @@ kafka-proof: $(VENV)/ready kernel ## all of them; SUITES="--reference" runs them
 bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench
 
-# The generated code is committed, so that users need no compiler of protocols; nobody edits it.
+# The generated code is committed, so that users need no compiler of protocols. Do not edit it.
 proto: $(VENV)/ready ## the generated code of the protocols
 	$(BIN)/python -m grpc_tools.protoc -I. -I$$($(BIN)/python -c "import pathlib, google.rpc; print(pathlib.Path(google.rpc.__path__[0]).parents[1])") \
 		--python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
@@ -65,6 +65,9 @@ proto: $(VENV)/ready ## the generated code of the protocols
 
 kafka-protocol: $(VENV)/ready ## the messages of Kafka's protocol, from their tables
 	$(BIN)/python -m gateway.kafka.protocol.generate
+
+reference: $(VENV)/ready kernel ## the pages of docs/reference, from the code
+	for page in settings metrics errors http grpc kafka command_line; do $(BIN)/python -m docs.$${page}_page || exit 1; done
 
 # After a new version is named here, `sha256sum htmx-* uplot-* > CHECKSUMS` in that folder notes what was looked at and is to stay.
 HTMX := 2.0.11

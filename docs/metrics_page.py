@@ -1,35 +1,35 @@
-"""Writes docs/reference/metrics.md from what a broker tells: `python -m docs.metrics_page`. A test sees that the page is fresh."""
+"""Writes docs/reference/metrics.md from the metrics of a broker: `python -m docs.metrics_page`. A test compares them."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from gateway.process.broker_process import run_broker
-from gateway.settings import load_settings
+from docs.page_broker import described_broker
 
-PAGE = Path(__file__).parent.joinpath("reference/metrics.md")
+PAGE = Path(__file__).parent / "reference" / "metrics.md"
 OF_THE_PROCESS = "process_"
 
 _INTRODUCTION = """\
 # Metrics
 
-`/metrics` of each broker is for Prometheus, with few series whatever there is in the cluster: by listener, code, group and topic.
-`/metrics/detail` has what there is one of for each partition, of at most 10,000 partitions, and the names that boards made for
-Kafka know; scrape it less often. A compactor (`tidelog compact --http HOST:PORT`) tells of compaction, its requests, and its
-process.
+This page lists every metric of a broker and of a compactor. `python -m docs.metrics_page` generates it.
 
-With `authentication` on, both want a principal that may read the cluster, unless `metrics_open` is set. Dashboard and alerts:
-[deploy/observability](../../deploy/observability/README.md); what to do when one fires: [the runbook](../runbook/README.md).
+- `/metrics` of each broker has few series: by listener, code, group and topic.
+- `/metrics/detail` has the series of each partition, for at most 10,000 partitions, and the names that dashboards for Kafka expect.
+  Scrape it less often.
+- A compactor (`tidelog compact --http HOST:PORT`) reports compaction, its requests and its process.
 
-Counters end in `_total`, times are seconds, sizes bytes; histograms have `_bucket`, `_sum` and `_count`. `listener` is `http` or
-`grpc`, and `peer` for what other brokers forward, which counts at the first broker already. What a broker tells of the whole
-cluster (brokers, topics, partitions) is as it sees it: take the maximum. What it tells of its partitions, groups and stored bytes:
-take the sum.
+With `authentication` on, both pages require the right to describe the cluster, unless `metrics_open` is set. Dashboard and alerts:
+[deploy/observability](../../deploy/observability/README.md). What to do when an alert fires: [the runbook](../runbook/README.md).
+
+Counters end in `_total`. Times are seconds, sizes are bytes. Histograms have `_bucket`, `_sum` and `_count`. `listener` is `http`,
+`grpc` or `kafka`; `peer` is for requests that other brokers forward, which the first broker counts as well. Each broker reports
+the cluster (brokers, topics, partitions) as its watches show it: take the maximum. It reports its own partitions, groups and
+stored bytes: take the sum.
 """
 
 _DETAIL = """
@@ -41,11 +41,9 @@ The controller alone reports `kafka_topic_partitions` and `kafka_brokers`, so th
 
 
 async def page() -> str:
-    """Of a broker that compacts, and of one that has an etcd: what only etcd tells is described, too."""
-    with tempfile.TemporaryDirectory() as directory:
-        given = {"data_dir": directory, "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "kafka": "127.0.0.1:0", "compact": True}
-        async with run_broker(load_settings(given, {})) as broker:
-            summary, detail = broker.metrics.families(), broker.metrics.families(detailed=True)
+    """Returns the text of docs/reference/metrics.md. Metrics of etcd are described without an etcd."""
+    async with described_broker() as broker:
+        summary, detail = broker.metrics.families(), broker.metrics.families(detailed=True)
     ours = [family for family in summary if not family.name.startswith(OF_THE_PROCESS)]
     process = [family for family in summary if family.name.startswith(OF_THE_PROCESS)]
     return "".join(
@@ -55,7 +53,7 @@ async def page() -> str:
 
 def _table(families: Iterable[Metric]) -> str:
     rows = [f"| `{_name(family)}` | {_labels(family)} | {family.type} | {family.documentation} |" for family in families]
-    return "\n".join(["| name | labels | kind | what it tells |", "| --- | --- | --- | --- |", *sorted(rows)]) + "\n"
+    return "\n".join(["| name | labels | kind | meaning |", "| --- | --- | --- | --- |", *sorted(rows)]) + "\n"
 
 
 def _name(family: Metric) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md from the comments above the fields of settings: `python -m docs.settings_page`. A test compares them."""
+"""Writes docs/reference/settings.md from the comments above the fields of settings: `python -m docs.settings_page`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.settings import load_settings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from tidelog.cli.broker.setting_list import AREAS, field_docs, settings_by_area, shown
 
-PAGE = Path(__file__).parent.joinpath("reference/settings.md")
+PAGE = Path(__file__).parent / "reference" / "settings.md"
 _ROWS = "| name | default | what it does |\n| --- | --- | --- |\n"
 
 _INTRODUCTION = """\

@@ -208,7 +208,3 @@ def test_a_settings_file_that_is_not_toml_is_refused(tmp_path: Path, body: str) 
         load_settings({}, {}, file)
     with pytest.raises(InvalidArgument, match="can't be read"):
         load_settings({}, {}, tmp_path / "missing.toml")
-
-
-def test_the_page_of_settings_is_fresh() -> None:
-    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), "run python -m docs.settings_page"

@@ -13,7 +13,6 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
-from docs import metrics_page
 from gateway.broker.broker import Broker
 from gateway.process.broker_process import run_broker
 from gateway.settings import load_settings
@@ -202,11 +201,6 @@ def test_calls_to_the_bucket_that_fail_are_counted_by_their_code(tmp_path: Path)
         assert store.meter.bytes_written == 4
 
     asyncio.run(scenario())
-
-
-def test_the_page_of_metrics_lists_what_a_broker_exports() -> None:
-    fresh = uvloop.run(metrics_page.page())
-    assert metrics_page.PAGE.read_text(encoding="utf-8") == fresh, "run python -m docs.metrics_page"
 
 
 def test_a_broker_that_is_asked_to_stop_says_at_once_that_it_is_not_ready(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{- /* Without the chart's version: else each new chart would start all pods anew. */ -}}
+{{- /* Leaves out the chart's version, so that a new chart restarts no pods. */ -}}
 {{- define "tidelog.podMetadata" -}}
 labels:
   {{- include "tidelog.selector" . | nindent 2 }}
@@ -91,7 +91,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* Secrets of the listeners, and of those who come to them. They are mounted whole, never by subPath: so a new certificate shows. */ -}}
+{{- /* Secrets of the listeners and of their clients. They are mounted whole, never by subPath, so that a new certificate appears. */ -}}
 {{- define "tidelog.doorMounts" -}}
 {{- if .Values.tls.enabled }}
 - {name: tls, mountPath: /etc/tidelog/tls, readOnly: true}

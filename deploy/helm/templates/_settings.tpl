@@ -3,7 +3,7 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{- /* preStop runs until both are over: the drain, and the time in which everybody hears that the pod goes. */ -}}
+{{- /* preStop runs until the drain is over, and until Services send no more connections to the pod. */ -}}
 {{- define "tidelog.preStopSeconds" -}}
 {{ add (max (add (int .Values.broker.preStop.drainSeconds) 5) (int .Values.broker.preStop.endpointSeconds)) 1 }}
 {{- end -}}
@@ -56,7 +56,7 @@ TIDELOG_{{ upper $name }}: {{ include "tidelog.plain" $value | quote }}
 {{- end }}
 {{- end -}}
 
-{{- /* Those of the listeners: who may come in, and how. */ -}}
+{{- /* Settings of the listeners: authentication and TLS. */ -}}
 {{- define "tidelog.doorSettings" -}}
 {{- $v := .Values -}}
 {{- if not (and $v.tls.enabled (or $v.auth.enabled (eq $v.tls.clientAuth "required"))) }}

@@ -70,5 +70,5 @@ class CompactionSettings:
 
     @property
     def files_bytes(self) -> int:
-        """Memory for the files that are made at the same time: one in each thread, and a merged one."""
+        """Returns the memory for the files that are made at the same time: one in each thread, and a merged one."""
         return self.compaction_threads * self.history_file_bytes_max + self.merge_bytes_max

@@ -78,17 +78,17 @@ class BrokerApi(Protocol):
 
     @property
     def log(self) -> SessionLog:
-        """The log of the present session. Raises Unavailable while there is none."""
+        """Returns the log of the present session. Raises Unavailable while there is none."""
         ...
 
     @property
     def local_log(self) -> LocalLog:
-        """The log of the partitions that this broker leads, for requests that another broker has forwarded."""
+        """Returns the log of the partitions that this broker leads, for requests that another broker has forwarded."""
         ...
 
     @property
     def cluster_log(self) -> LogService:
-        """The log of the whole cluster, for requests of clients."""
+        """Returns the log of the whole cluster, for requests of clients."""
         ...
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:
@@ -132,17 +132,17 @@ class BrokerApi(Protocol):
 
     @property
     def groups(self) -> GroupRouter:
-        """The consumer groups of the whole cluster, for calls of clients."""
+        """Returns the consumer groups of the whole cluster, for calls of clients."""
         ...
 
     @property
     def coordinated_groups(self) -> GroupCoordinator:
-        """The consumer groups that this broker coordinates, for calls that another broker has forwarded."""
+        """Returns the consumer groups that this broker coordinates, for calls that another broker has forwarded."""
         ...
 
     @property
     def group_operations(self) -> GroupAdmin:
-        """The operators' calls about the consumer groups of the whole cluster."""
+        """Returns the operators' calls about the consumer groups of the whole cluster."""
         ...
 
     @property
@@ -157,7 +157,7 @@ class BrokerApi(Protocol):
 
     @property
     def access(self) -> AccessAdmin:
-        """The operators' calls about API keys, ACLs and quotas."""
+        """Returns the operators' calls about API keys, ACLs and quotas."""
         ...
 
     @property
@@ -167,7 +167,7 @@ class BrokerApi(Protocol):
 
     @property
     def metrics(self) -> MetricsRegistry:
-        """The metrics of this broker."""
+        """Returns the metrics of this broker."""
         ...
 
     @property

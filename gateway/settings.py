@@ -235,7 +235,7 @@ class BrokerSettings:
 
     @property
     def bucket_url(self) -> str:
-        """The URL of the bucket: `bucket`, or the directory `bucket` in data_dir."""
+        """Returns the URL of the bucket: `bucket`, or the directory `bucket` in data_dir."""
         return self.bucket or f"file://{self.data_dir.absolute() / 'bucket'}"
 
 

@@ -34,7 +34,7 @@ class ByteBudget:
         return len(self._waiting)
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
-        """Room for `bytes_count` bytes, as a context manager that waits for it. What was not taken is given back at its end.
+        """Reserves `bytes_count` bytes, as a context manager that waits for them. What was not taken is given back at its end.
 
         Entering raises TooLarge for more than the whole budget, and Throttled when there is no room in time.
         """

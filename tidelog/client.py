@@ -187,8 +187,8 @@ class Client:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Coroutine[Any, Any, Delivery]:
-        """Awaited, it gives a Delivery as soon as the record has room in the buffer. Await that for the Ack, or `flush`. Who is
-        cancelled while waiting for that room has sent nothing.
+        """Sends a record. Awaited, it returns a Delivery as soon as the record has room in the buffer. Await that for the Ack, or
+        `flush`. Who is cancelled while waiting for that room has sent nothing.
 
         Else as `produce`. Plain code that hands a coroutine on: one layer less for each record.
         """

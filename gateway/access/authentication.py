@@ -85,7 +85,7 @@ class Authenticator:
 
     @property
     def oidc_issuer(self) -> str:
-        """The URL of the OpenID provider; empty without one."""
+        """Returns the URL of the OpenID provider; empty without one."""
         return self._settings.oidc_issuer
 
     async def run(self) -> None:

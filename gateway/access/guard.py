@@ -196,7 +196,7 @@ class AccessGuard:
 
     @property
     def oidc_issuer(self) -> str:
-        """The URL of the OpenID provider whose tokens are accepted; empty without one."""
+        """Returns the URL of the OpenID provider whose tokens are accepted; empty without one."""
         return self._authentication.oidc_issuer
 
     def scram(self, user: str, mechanism: str) -> ScramIdentity | None:
@@ -218,7 +218,7 @@ class AccessGuard:
 
     @property
     def session_secret(self) -> Secret:
-        """The cluster's secret that keys of the console's sessions are derived from."""
+        """Returns the cluster's secret that keys of the console's sessions are derived from."""
         return self._scram_secret
 
     async def prove(self, shown: str) -> Principal:

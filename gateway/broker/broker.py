@@ -291,7 +291,7 @@ class Broker:
 
     @property
     def left_to_hand_over(self) -> int:
-        """The number of partitions that this broker leads and another could lead. A stop hands these over first."""
+        """Returns the number of partitions that this broker leads and another could lead. A stop hands these over first."""
         return self._leadership.left_to_hand_over
 
     @property
@@ -301,27 +301,27 @@ class Broker:
 
     @property
     def tls_not_after_s(self) -> float | None:
-        """The end of this broker's certificate in seconds since 1970; None without TLS."""
+        """Returns the end of this broker's certificate in seconds since 1970; None without TLS."""
         return self.tls.not_after_s if self.tls is not None else None
 
     @property
     def tls_refused_count(self) -> int:
-        """The number of times that the TLS files were read and rejected."""
+        """Returns the number of times that the TLS files were read and rejected."""
         return self.tls.refused_count if self.tls is not None else 0
 
     @property
     def http_connections(self) -> ConnectionLimiter:
-        """The connections of the HTTP listener."""
+        """Returns the connections of the HTTP listener."""
         return self._http.connections
 
     @property
     def kafka_connections(self) -> ConnectionLimiter:
-        """The connections of all Kafka listeners; a limiter without connections if there is no such listener."""
+        """Returns the connections of all Kafka listeners; a limiter without connections if there is no such listener."""
         return self._kafka.connections if self._kafka is not None else NO_CONNECTIONS
 
     @property
     def log(self) -> SessionLog:
-        """The log of the present session. Raises NoLeader or Stopping while there is none."""
+        """Returns the log of the present session. Raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 
     def leader(self, partition: TopicPartition) -> BrokerRegistration | None:

@@ -57,7 +57,7 @@ class BrokerLease:
 
     @property
     def is_valid(self) -> bool:
-        """True while the lease cannot have ended, so that no other session can have been appointed in this one's place."""
+        """Returns True while the lease cannot have ended, so that no other session can have been appointed in this one's place."""
         return asyncio.get_running_loop().time() < self._valid_until_s
 
     async def join(self) -> bool:

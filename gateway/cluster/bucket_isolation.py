@@ -74,7 +74,7 @@ class BucketIsolationMonitor:
 
     @property
     def in_trouble(self) -> bool:
-        """True once this broker has published that it cannot write."""
+        """Returns True once this broker has published that it cannot write."""
         return self._in_trouble.is_set()
 
     async def until_in_trouble(self) -> None:

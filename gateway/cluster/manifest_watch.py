@@ -150,7 +150,7 @@ class DeletionNotifier:
 
     @property
     def pending(self) -> int:
-        """The number of partitions with unpublished deletions."""
+        """Returns the number of partitions with unpublished deletions."""
         return len(self._pending)
 
     def notify(self, partition: TopicPartition, version: int) -> None:

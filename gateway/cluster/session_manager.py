@@ -141,7 +141,7 @@ class SessionManager:
 
     @property
     def serving(self) -> bool:
-        """True while the present session serves; False between two sessions, when no request can succeed."""
+        """Returns True while the present session serves; False between two sessions, when no request can succeed."""
         return self._log is not None and not self._log.ended and not self._stopping.is_set()
 
     @property
@@ -150,12 +150,12 @@ class SessionManager:
 
     @property
     def lease_is_valid(self) -> bool:
-        """True while the broker is registered and its lease cannot have ended."""
+        """Returns True while the broker is registered and its lease cannot have ended."""
         return self._parts is not None and self._parts.broker_lease.is_valid
 
     @property
     def left_to_hand_over(self) -> int:
-        """The number of partitions led here if another broker could lead them; else 0."""
+        """Returns the number of partitions led here if another broker could lead them; else 0."""
         others = (other for other in self._view.brokers.brokers.values() if other.session != self.session)
         if self._log is None or all(other.draining for other in others):
             return 0
@@ -163,12 +163,12 @@ class SessionManager:
 
     @property
     def present_log(self) -> SessionLog | None:
-        """The log of the present session; None without a session."""
+        """Returns the log of the present session; None without a session."""
         return self._log
 
     @property
     def log(self) -> SessionLog:
-        """The log of the present session. Raises Stopping, or NoLeader between two sessions."""
+        """Returns the log of the present session. Raises Stopping, or NoLeader between two sessions."""
         if self._log is None:
             if self._stopping.is_set():
                 raise Stopping("the broker is shutting down")

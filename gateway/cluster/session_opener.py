@@ -111,7 +111,7 @@ class SessionOpener:
         return await _until_done("no session number could be taken", take)
 
     async def _check_not_superseded(self) -> None:
-        """Called after the claim (segments/bucket/markers.py)."""
+        """Raises Fenced if a restore has replaced these metadata. Called after the claim (segments/bucket/markers.py)."""
 
         async def check() -> None:
             await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
@@ -125,7 +125,7 @@ class SessionOpener:
         await self._forget([claimed])
 
     async def _end_foreign_sessions(self) -> list[SessionId]:
-        """Called after the claim: a foreign broker that claims later finds this broker's claim.
+        """Seals foreign sessions. Called after the claim: a foreign broker that claims later finds this broker's claim.
 
         Returns the noted sessions that brokers of these metadata have begun. The notes of foreign ones are deleted.
         """

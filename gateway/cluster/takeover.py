@@ -82,7 +82,7 @@ class Takeover:
 
     @property
     def reading_for_s(self) -> float:
-        """How long partitions have waited for the bucket, in seconds; 0 while none waits."""
+        """Returns how long partitions have waited for the bucket, in seconds; 0 while none waits."""
         return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
 
     def wake(self, changed: Set[TopicPartition]) -> None:

@@ -259,7 +259,7 @@ def _explanation_of(error: ApiRefused) -> str:
 
 
 def _oidc_cookie(scope: Scope, name: str, value: str, *, age_s: int) -> tuple[bytes, bytes]:
-    """Lax: the browser sends it with the navigation from the provider's page."""
+    """Returns a cookie of the sign-in. It is Lax: the browser sends it with the navigation from the provider's page."""
     secure = "; Secure" if scope.get("scheme") == "https" else ""
     text = f"{name}={value}; Path={ROOT}/oidc; Max-Age={age_s}; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode("ascii")

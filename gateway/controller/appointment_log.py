@@ -131,7 +131,7 @@ class AppointmentLog:
 
     @property
     def may_collect(self) -> bool:
-        """True if there are enough old batches to delete some."""
+        """Returns True if there are enough old batches to delete some."""
         return self._known is not None and self._known.progress.number >= self._collected_to + BATCHES_KEPT + COLLECTED_EVERY
 
     async def recover(self, guard: Sequence[Compare]) -> None:

@@ -156,7 +156,7 @@ class GroupCoordinator:
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait for other members of their group."""
+        """Returns the number of calls that wait for other members of their group."""
         return sum(held.waiting for held in self._groups.values())
 
     def is_loaded(self, name: str) -> bool:

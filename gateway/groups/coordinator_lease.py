@@ -110,7 +110,7 @@ class CoordinatorLease:
 
     @property
     def is_fresh(self) -> bool:
-        """True if `verify` returns at once, and no proof need be sought yet."""
+        """Returns True if `verify` returns at once, and no proof need be sought yet."""
         return not self._is_over and _now_s() - self._proven_s < REFRESH_S
 
     async def verify(self) -> None:

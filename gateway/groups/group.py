@@ -144,7 +144,7 @@ class CoordinatedGroup:
 
     @property
     def waiting(self) -> int:
-        """The number of calls that wait for other members."""
+        """Returns the number of calls that wait for other members."""
         return len(self._waiting)
 
     # ── waiting calls ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -422,7 +422,7 @@ class CoordinatedGroup:
 
     @property
     def shortest_ms(self) -> int | None:
-        """The least time after which something of a silent member may be given away; None without members."""
+        """Returns the least time after which something of a silent member may be given away; None without members."""
         members = self.group.members.values()
         return min((min(each.session_timeout_ms, each.rebalance_timeout_ms) for each in members), default=None)
 

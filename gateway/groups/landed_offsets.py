@@ -44,7 +44,7 @@ class LandedOffsets:
         return self._landed is not None
 
     def begin(self) -> None:
-        """Call it before the store is read."""
+        """Begins to note what lands. Call it before the store is read."""
         self._since = {}
 
     def read(self, stored: Mapping[str, CommittedOffset]) -> None:
@@ -57,7 +57,7 @@ class LandedOffsets:
             self._put(key, entry)
 
     def forget(self) -> None:
-        """Call it where the outcome of a write is not known."""
+        """Forgets what has landed. Call it where the outcome of a write is not known."""
         self._landed = self._since = None
 
     def note(self, writes: Iterable[OffsetWrite | Delete]) -> None:

@@ -123,7 +123,7 @@ class GroupMetrics:
         self._seen[name] = _snapshot_of(group)
 
     async def run(self) -> None:
-        """One refresh after each interval, until cancelled."""
+        """Refreshes the figures after each interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             try:

@@ -275,12 +275,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is in progress."""
+        """Returns True if no request is in progress."""
         return not self._answers and not self._waiting_work and not self._held
 
     @property
     def awaits_bytes(self) -> bool:
-        """True if only a part of a request was received."""
+        """Returns True if only a part of a request was received."""
         return self._reader.is_torn and not self._holds
 
     def is_too_slow(self, now_s: float) -> bool:
@@ -343,7 +343,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_free(self) -> bool:
-        """True if a request that arrives now may be handled at once: none before it waits, and the client receives its answers."""
+        """Returns True if a request that arrives now may be handled at once: none before it waits, and the client receives its
+        answers."""
         return self._worker is None and not self._is_behind
 
     def enqueue(self, answer: Answer, work: Callable[[], Awaitable[None]]) -> None:
@@ -360,7 +361,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def others_wait(self) -> bool:
-        """True if another request arrived behind the one that is handled now."""
+        """Returns True if another request arrived behind the one that is handled now."""
         return bool(self._answers) and self._answers[-1] is not self._handled
 
     @contextmanager

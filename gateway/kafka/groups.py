@@ -369,7 +369,8 @@ class KafkaGroups:
         )
 
     def _unknown(self, call: KafkaCall, asked: OffsetFetchRequestGroup, error: TidelogError) -> Sequence[OffsetFetchResponseTopics]:
-        """Before version 2 there is no code for the whole group: each partition carries it."""
+        """Returns an answer with the error in each partition. Before version 2 there is no code for the whole group: each partition
+        carries it."""
         if call.version >= 2 or asked.topics is None:
             return ()
         return [

@@ -57,7 +57,7 @@ class KafkaServer:
 
     @property
     def connections(self) -> ConnectionLimiter:
-        """The open connections of all listeners."""
+        """Returns the open connections of all listeners."""
         return self.requests.connections
 
     async def start(self, ports: Sequence[ReservedPort]) -> tuple[KafkaListener, ...]:

@@ -39,7 +39,7 @@ _TEXT_DETAILS: Final = frozenset(
 
 
 def to_status(error: TidelogError) -> Status:
-    """The whole error. `details["field"]`, where an InvalidArgument has it, becomes a BadRequest field violation."""
+    """Returns the whole error. `details["field"]`, where an InvalidArgument has it, becomes a BadRequest field violation."""
     code: int = wire_codes(error).grpc.value[0]
     status = Status(code=code, message=error.message)
     info = ErrorInfo(reason=error.code, domain=DOMAIN)

@@ -100,7 +100,7 @@ class AppendTarget(NamedTuple):
 
     @property
     def larger_batches_hint(self) -> str:
-        """A hint that names the setting which a user must raise for larger batches."""
+        """Returns a hint that names the setting which a user must raise for larger batches."""
         if self.batch_bytes_max < self.broker_bytes_max:
             example = f"tidelog topic alter {self.topic.name} --set max.message.bytes={self.broker_bytes_max}"
             return f"Send less in one record or batch, or raise the topic's max.message.bytes: {example}"

@@ -62,7 +62,7 @@ class LogService(Protocol):
 
     @property
     def leader_wait_s(self) -> float:
-        """How long a read waits for a partition to get a leader."""
+        """Returns how long a read waits for a partition to get a leader."""
         ...
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:

@@ -49,14 +49,14 @@ class RequestContext:
 
     @property
     def request_id(self) -> str:
-        """The client's request id, or a random one that is made at the first use."""
+        """Returns the client's request id, or a random one that is made at the first use."""
         if not self._request_id:
             self._request_id = os.urandom(16).hex()
         return self._request_id
 
     @property
     def trace_id(self) -> str:
-        """The id of the trace; empty if the call is not traced."""
+        """Returns the id of the trace; empty if the call is not traced."""
         return self.trace.trace_id if self.trace is not None else ""
 
     def trace_with(self, tracing: Tracer | None, name: str) -> None:
@@ -138,7 +138,7 @@ class RequestTrace(Protocol):
 
     @property
     def trace_id(self) -> str:
-        """The id of the trace in 32 hex digits."""
+        """Returns the id of the trace in 32 hex digits."""
         ...
 
     def produced(

@@ -57,7 +57,7 @@ class Appointment(msgspec.Struct, frozen=True):
 
     @property
     def of(self) -> TopicPartition:
-        """The partition that it is about."""
+        """Returns the partition that the decision is about."""
         return TopicPartition(self.topic_id, self.partition)
 
 

@@ -147,7 +147,8 @@ class DataDirectory:
         sync_directory(self.path)
 
     def _warn_of_wide_rights(self) -> None:
-        """A directory that existed keeps its rights; the files that Tidelog makes in it are for its own user in any case."""
+        """Logs a warning about wide rights. A directory that existed keeps its rights; the files that Tidelog makes in it are for
+        its own user in any case."""
         mode = self.path.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             log.warning(

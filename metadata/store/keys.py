@@ -85,7 +85,7 @@ class KeyLayout:
 
     @property
     def beginning(self) -> str:
-        """Prefix of the session numbers that were taken and have yet to begin."""
+        """Returns the prefix of the session numbers that were taken and have yet to begin."""
         return f"/{self.cluster}/beginning/"
 
     def beginning_session(self, session: SessionId) -> str:
@@ -104,7 +104,7 @@ class KeyLayout:
 
     @property
     def kafka_node_ids(self) -> str:
-        """Prefix of the numbers that brokers have in Kafka's protocol."""
+        """Returns the prefix of the numbers that brokers have in Kafka's protocol."""
         return f"/{self.cluster}/kafka_node_ids/"
 
     def kafka_node_id(self, broker_id: str) -> str:
@@ -149,7 +149,7 @@ class KeyLayout:
 
     @property
     def api_keys(self) -> str:
-        """Prefix of all API keys."""
+        """Returns the prefix of all API keys."""
         return f"/{self.cluster}/keys/"
 
     def api_key(self, key_id: str) -> str:
@@ -158,7 +158,7 @@ class KeyLayout:
 
     @property
     def acls(self) -> str:
-        """Prefix of all ACLs."""
+        """Returns the prefix of all ACLs."""
         return f"/{self.cluster}/acls/"
 
     def acl(self, acl_id: str) -> str:
@@ -167,7 +167,7 @@ class KeyLayout:
 
     @property
     def quotas(self) -> str:
-        """Prefix of all quotas."""
+        """Returns the prefix of all quotas."""
         return f"/{self.cluster}/quotas/"
 
     def quota(self, principal: str) -> str:
@@ -176,7 +176,7 @@ class KeyLayout:
 
     @property
     def scram_users(self) -> str:
-        """Prefix of all SCRAM users."""
+        """Returns the prefix of all SCRAM users."""
         return f"/{self.cluster}/scram/"
 
     def scram_user(self, user: str) -> str:
@@ -197,7 +197,7 @@ class KeyLayout:
 
     @property
     def brokers(self) -> str:
-        """Prefix of all registered brokers."""
+        """Returns the prefix of all registered brokers."""
         return f"/{self.cluster}/brokers/"
 
     def broker(self, broker_id: str) -> str:
@@ -209,7 +209,7 @@ class KeyLayout:
 
     @property
     def topics(self) -> str:
-        """Prefix of all topics."""
+        """Returns the prefix of all topics."""
         return f"/{self.cluster}/topics/"
 
     def topic(self, name: str) -> str:
@@ -217,23 +217,23 @@ class KeyLayout:
         return self.topics + name
 
     def parse_topic(self, key: str) -> str:
-        """The name in a key under `topics`."""
+        """Returns the name in a key under `topics`."""
         return key.removeprefix(self.topics)
 
     @property
     def partitions(self) -> str:
-        """Prefix of all partitions."""
+        """Returns the prefix of all partitions."""
         return f"/{self.cluster}/partitions/"
 
     def partitions_of(self, topic_id: TopicId) -> str:
-        """Prefix of the partitions of one topic."""
+        """Returns the prefix of the partitions of one topic."""
         return f"{self.partitions}{topic_id}/"
 
     def partition(self, partition: TopicPartition) -> str:
         return f"{self.partitions}{partition.topic_id}/{partition.partition}"
 
     def parse_partition(self, key: str) -> TopicPartition:
-        """The partition in a key under `partitions`; Corrupt where it holds none."""
+        """Returns the partition in a key under `partitions`; Corrupt where it holds none."""
         match = _PARTITION_KEY.fullmatch(key.removeprefix(self.partitions))
         if match is None:
             raise Corrupt(f"{key} is not the key of a partition", hint="Delete it: nothing of Tidelog wrote it.", key=key)
@@ -241,7 +241,7 @@ class KeyLayout:
 
     @property
     def groups(self) -> str:
-        """Prefix of all consumer groups."""
+        """Returns the prefix of all consumer groups."""
         return f"/{self.cluster}/groups/"
 
     def group(self, name: str) -> str:
@@ -249,28 +249,28 @@ class KeyLayout:
         return self.groups + _quoted(name)
 
     def parse_group(self, key: str) -> str:
-        """The name in a key under `groups`; Corrupt where it holds none."""
+        """Returns the name in a key under `groups`; Corrupt where it holds none."""
         return _unquoted(key.removeprefix(self.groups), key)
 
     @property
     def committed_offsets(self) -> str:
-        """Prefix of the committed offsets of all groups."""
+        """Returns the prefix of the committed offsets of all groups."""
         return f"/{self.cluster}/offsets/"
 
     def offsets(self, group: str) -> str:
-        """Prefix of what one group has committed."""
+        """Returns the prefix of what one group has committed."""
         return f"{self.committed_offsets}{_quoted(group)}/"
 
     def offset(self, group: str, partition: TopicPartition) -> str:
         return self.offset_keys(group, (partition,))[0]
 
     def offset_keys(self, group: str, partitions: Iterable[TopicPartition]) -> list[str]:
-        """The keys of what one group has committed for these partitions, in their order."""
+        """Returns the keys of what one group has committed for these partitions, in their order."""
         prefix = self.offsets(group)
         return [f"{prefix}{partition.topic_id}/{partition.partition}" for partition in partitions]
 
     def parse_offset(self, key: str) -> tuple[str, TopicPartition]:
-        """The group and the partition in a key under `committed_offsets`; Corrupt where it holds none."""
+        """Returns the group and the partition in a key under `committed_offsets`; Corrupt where it holds none."""
         match = _OFFSET_KEY.fullmatch(key.removeprefix(self.committed_offsets))
         if match is None:
             raise Corrupt(f"{key} is not the key of a committed offset", hint="Delete it: nothing of Tidelog wrote it.", key=key)
@@ -278,7 +278,7 @@ class KeyLayout:
 
     @property
     def compactors(self) -> str:
-        """Prefix of all compactors that are at work."""
+        """Returns the prefix of all compactors that are at work."""
         return f"/{self.cluster}/compactors/"
 
     def compactor(self, compactor_id: str) -> str:
@@ -287,7 +287,7 @@ class KeyLayout:
 
     @property
     def compactions(self) -> str:
-        """Prefix of what compactors have done a short while ago."""
+        """Returns the prefix of what compactors have done a short while ago."""
         return f"/{self.cluster}/compactions/"
 
     def compaction(self, unit: str) -> str:
@@ -307,7 +307,7 @@ def _unquoted(quoted: str, key: str) -> str:
 
 @lru_cache(1_000)
 def _name_in(quoted: str) -> str:
-    """Empty where there is none."""
+    """Returns the name; empty where there is none."""
     try:
         name = unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError:
@@ -316,7 +316,8 @@ def _name_in(quoted: str) -> str:
 
 
 def parse_number(held: KeyValue | None, *, absent: int) -> int:
-    """The number that a key holds in decimal, `absent` where there is no key; Corrupt where it holds something else."""
+    """Returns the number that a key holds in decimal, or `absent` where there is no key. Raises Corrupt where it holds something
+    else."""
     if held is None:
         return absent
     if not (held.value.isdigit() and len(held.value) <= 19):

@@ -121,7 +121,8 @@ class RangeWatch:
         replace: Callable[[Sequence[KeyValue]], None] | None = None,
         read: Callable[[], Reading] | None = None,
     ) -> None:
-        """Either `replace` takes all keys at each whole reading, or `read` begins one in pages; `apply` takes each transaction."""
+        """Takes the callbacks of the reader: either `replace` takes all keys at each whole reading, or `read` begins one in pages;
+        `apply` takes each transaction."""
         self._store = store
         self._prefix = prefix
         assert (replace is None) != (read is None), "keys are taken either all at once, or in pages"

@@ -44,17 +44,17 @@ class TopicSettings:
 
     @property
     def deletes(self) -> bool:
-        """True if retention by time and bytes applies."""
+        """Returns True if retention by time and bytes applies."""
         return self.cleanup_policy != "compact"
 
     @property
     def compacts(self) -> bool:
-        """True if key compaction applies, which keeps the newest record of each key."""
+        """Returns True if key compaction applies, which keeps the newest record of each key."""
         return self.cleanup_policy != "delete"
 
     @classmethod
     def parse(cls, settings: Mapping[str, str], *, skip_unknown: bool = False) -> TopicSettings:
-        """From Kafka's names to values as text. InvalidArgument names the setting, its bounds and its default.
+        """Parses settings by Kafka's names to values as text. InvalidArgument names the setting, its bounds and its default.
 
         Inert settings are checked, and are not part of the result. `skip_unknown` is for what is stored: a newer version may have
         written a setting that this one does not have.

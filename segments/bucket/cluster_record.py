@@ -69,7 +69,7 @@ async def sign_bucket(store: ObjectStore, cluster_id: str, *, now_ms: int) -> No
 
 
 def check_cluster_record(held: ClusterRecord, url: str, cluster_id: str) -> None:
-    """Rejected where the prefix at `url` is another cluster's, or of a newer format."""
+    """Raises Rejected where the prefix at `url` is another cluster's, or of a newer format."""
     if held.format_version > FORMAT_VERSION:
         raise Rejected(
             f"{url} has format version {held.format_version}; this broker knows {FORMAT_VERSION}",
@@ -115,7 +115,7 @@ async def check_no_prefix_overlap(bucket: ObjectStore, url: str, s3: S3Settings 
 
 
 async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] | None:
-    """The nearest one, with where it lies."""
+    """Returns the nearest cluster around the URL, and where it lies."""
     match parse_store_url(url, s3):
         case Path() as root:
             resolved = await asyncio.to_thread(root.resolve)  # as it lies on the disk, whatever way leads there

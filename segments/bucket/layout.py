@@ -61,7 +61,7 @@ def session_prefix(session: SessionId) -> str:
 
 
 def end_of_session(session: SessionId) -> str:
-    """A key after all of this session: a listing that starts after it skips the rest of its objects."""
+    """Returns a key after all of this session: a listing that starts after it skips the rest of its objects."""
     return f"{WAL}{session:016x}0"  # '0' is the byte after '/'
 
 
@@ -104,7 +104,7 @@ def deleted_topic_key(name: str, topic_id: TopicId, revision: Revision) -> str:
 
 
 def end_of_topic(name: str, topic_id: TopicId) -> str:
-    """A key after all of this life of the topic: a listing that starts after it skips the rest of its objects."""
+    """Returns a key after all of this life of the topic: a listing that starts after it skips the rest of its objects."""
     return f"{TOPICS}{name}/{topic_id}0"  # '0' is the byte after '/'
 
 
@@ -217,7 +217,7 @@ class StagedKey(NamedTuple):
 
 
 def parse_staged_key(key: str) -> StagedKey | None:
-    """The parts of a key below `spark/`, or None for a name that Tidelog did not write."""
+    """Returns the parts of a key below `spark/`, or None for a name that Tidelog did not write."""
     match = _STAGED.fullmatch(key)
     if match is None:
         return None
@@ -266,7 +266,7 @@ class TopicKey(NamedTuple):
 
 
 def parse_topic_key(key: str) -> TopicKey | None:
-    """The parts of a key below `topics/`, or None for a name that Tidelog did not write."""
+    """Returns the parts of a key below `topics/`, or None for a name that Tidelog did not write."""
     parts = key.removeprefix(TOPICS).split("/", 2)
     if not key.startswith(TOPICS) or len(parts) != 3 or not _TOPIC_ID.fullmatch(parts[1]):
         return None
@@ -304,7 +304,7 @@ class WalKey(NamedTuple):
 
 
 def parse_wal_key(key: str) -> WalKey | None:
-    """The parts of a key below `wal/`, or None for a name that Tidelog did not write."""
+    """Returns the parts of a key below `wal/`, or None for a name that Tidelog did not write."""
     match = _WAL_KEY.fullmatch(key)
     if match is None:
         return None

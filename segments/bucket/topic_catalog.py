@@ -108,7 +108,7 @@ async def mark_deleted(store: ObjectStore, topic: TopicIncarnation, revision: Re
     marker = TopicTombstone(name=topic.name, id=topic.topic_id, gone_at_revision=revision, marked_at_ms=now_ms)
 
     def is_same(stored: bytes) -> bool:
-        """Two controllers may give different times for the same deletion."""
+        """Returns whether both are the same: two controllers may give different times for the same deletion."""
         theirs = parse_deleted_topic(stored)
         return theirs is not None and (theirs.name, theirs.id, theirs.gone_at_revision) == (*topic, revision)
 

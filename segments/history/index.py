@@ -63,7 +63,7 @@ class RowGroupLocation(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About what its records take in memory, as columns or as batches."""
+        """Returns about what its records take in memory, as columns or as batches."""
         stored = self.file.row_groups[-1].end - self.file.row_groups[0].start  # they lie next to each other
         share = self.file.record_bytes * (self.group.end - self.group.start) // stored
         return share + self.group.record_count * RECORD_BYTES
@@ -153,7 +153,7 @@ class HistoryIndex:
         return EpochEnd(epochs[at].leader_epoch, end)
 
     def _location(self, at: int, number: int) -> RowGroupLocation:
-        """The row group `number` of the file `at`."""
+        """Returns the row group `number` of the file `at`."""
         file, epochs = self.manifest.files[at], self.manifest.epochs
         key = history_file_key(self.topic, self.manifest.topic_partition, file.name)
         group = file.row_groups[number]

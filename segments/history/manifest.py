@@ -165,7 +165,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def no_manifest(partition: TopicPartition) -> Manifest:
-    """Version 0, which is never written: a partition that nothing was compacted of yet."""
+    """Returns version 0, which is never written: a partition that nothing was compacted of yet."""
     return Manifest(partition.topic_id, partition.partition, 0, "", 0, "compaction", Offset(0), Offset(0))
 
 
@@ -174,7 +174,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(body: bytes, *, key: str) -> Manifest:
-    """Corrupt where it is cut short, another's, of a later format, or contradicts itself."""
+    """Decodes a manifest. Raises Corrupt where it is cut short, another's, of a later format, or contradicts itself."""
     try:
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.MsgspecError as error:

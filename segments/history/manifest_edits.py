@@ -145,6 +145,6 @@ def _next(manifest: Manifest, *, cause: Cause, writer: str, now_ms: int, **chang
 
 
 def _still_asked_for(epochs: tuple[EpochStart, ...], log_start_offset: Offset) -> tuple[EpochStart, ...]:
-    """Without those whose records are all gone. The last one stays, since it begins where the one before ended."""
+    """Leaves out those whose records are all gone. The last one stays, since it begins where the one before ended."""
     ended = sum(1 for _, following in pairwise(epochs) if following.start_offset <= log_start_offset)
     return epochs[ended:]

@@ -138,7 +138,7 @@ async def _counts(store: ObjectStore, topic: str, manifest: Manifest, *, created
 
 
 async def _newest_versions(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The highest version of each that has one. `partitions`: of one life of the topic, in order."""
+    """Returns the highest version of each that has one. `partitions`: of one life of the topic, in order."""
     first, *_ = partitions
     found: dict[TopicPartition, int] = {}
     folder = manifests_prefix(topic, first).removesuffix(f"{first.partition:05d}/")

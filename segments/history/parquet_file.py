@@ -237,7 +237,7 @@ class ParquetFooter(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """About, as measured: some 8 KB for each row group."""
+        """Returns an estimate, as measured: some 8 KB for each row group."""
         return 10 * int(self.metadata.serialized_size)
 
 
@@ -373,7 +373,7 @@ class _ObjectRange(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> memoryview:
-        """A view, which Arrow takes as it is."""
+        """Returns a view, which Arrow takes as it is."""
         start = self._at - self._start
         if start < 0 or size < 0 or start + size > len(self._data):
             raise OSError(f"bytes [{self._at}, {self._at + size}) were not read")

@@ -40,7 +40,8 @@ class LeadershipCheck:
             await self.check_not_sealed()
 
     async def check_not_sealed(self) -> None:
-        """Like `verify`, but always checks the bucket: the lease still looks valid after an operator removed the registration."""
+        """Verifies as `verify` does, but always checks the bucket: the lease still looks valid after an operator removed the
+        registration."""
         if not self._writer.ended:
             await self._seal_check.check()
         if self._writer.ended:

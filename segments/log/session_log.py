@@ -271,7 +271,8 @@ class SessionLog:
     async def verified_written_once(
         self, partitions: Sequence[TopicPartition], producer_id: ProducerId
     ) -> dict[TopicPartition, SequencedBatch]:
-        """Like `written_once`, for partitions that the session leads, and that certainly no other broker led when this was called.
+        """Returns what `written_once` does, for partitions that the session leads, and that certainly no other broker led when this
+        was called.
 
         Raises NoLeader, Corrupt, SessionFenced, Unavailable.
         """

@@ -54,12 +54,12 @@ class ClockReading(NamedTuple):
 
     @property
     def now_ms(self) -> int:
-        """The time by which things expire."""
+        """Returns the time by which things expire."""
         return min(self.local_ms, self.store.earliest_ms) if self.store is not None and self.is_doubted else self.local_ms
 
     @property
     def stamp_ms(self) -> int:
-        """The time to write down where something may expire later, by this clock or by another machine's."""
+        """Returns the time to write down where something may expire later, by this clock or by another machine's."""
         return max(self.local_ms, self.store.latest_ms) if self.store is not None and self.is_doubted else self.local_ms
 
 

@@ -49,7 +49,8 @@ class DirectoryObjectStore:
         read_threads: int = 8,
         clock: StoreClock | None = None,
     ) -> DirectoryObjectStore:
-        """The store in the directory `root`, which must be there; or its parent, where `make_root` says to make it. Else Denied."""
+        """Opens the store in the directory `root`, which must be there; or its parent, where `make_root` says to make it. Else
+        Denied."""
         files = DirectoryFiles(root, clock)
         store = cls(
             files,

@@ -163,7 +163,7 @@ class DirectoryFiles:
 
     @contextmanager
     def _temporary(self) -> Iterator[tuple[int, str]]:
-        """A new empty file, open for writing, that is gone in the end."""
+        """Returns a new empty file, open for writing, that is gone in the end."""
         file, path = self._new_temporary()
         try:
             yield file, path
@@ -250,7 +250,7 @@ class DirectoryFiles:
         return True
 
     def _make_root(self) -> None:
-        """The last directory alone: where its parent is missing too, the path is more likely to be wrong than new."""
+        """Makes the last directory alone: where its parent is missing too, the path is more likely to be wrong than new."""
         root = Path(self._root)
         if not root.exists():
             make_private_directory(root)
@@ -258,7 +258,7 @@ class DirectoryFiles:
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[tuple[int, int]]:
-        """The object's file, and its size in bytes."""
+        """Returns the object's file, and its size in bytes."""
         with self._explained("read", key):
             try:
                 file = os.open(self._path(key), os.O_RDONLY | os.O_NONBLOCK)
@@ -389,7 +389,7 @@ def _read(file: int, start: int, end: int) -> bytes:
 
 
 def list_in_key_order(root: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """The keys that begin with `prefix` and come after `start_after`, each with its entry, which was not stat'ed yet.
+    """Returns the keys that begin with `prefix` and come after `start_after`, each with its entry, which was not stat'ed yet.
 
     What lies there under a name that is no key (temporaries, a lost+found) is passed over. Raises OSError, except for a
     directory that isn't there.

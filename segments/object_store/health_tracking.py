@@ -67,7 +67,8 @@ class HealthTrackingObjectStore(ObjectStoreDecorator):
 
     @property
     def trouble(self) -> StoreTrouble | None:
-        """While the bucket takes no writes, for longer than networks hiccup; or while nearly all calls to it fail, reads too."""
+        """Returns what is wrong while the bucket takes no writes for longer than networks fail now and then, or while nearly all
+        calls to it fail, reads too."""
         if self._logged_at_s is None or self._failure is None:
             if self.state is HealthState.UNAVAILABLE and not self._health.answers:
                 hint = "Look at the network and the credentials: `tidelog doctor` looks at each step."

@@ -78,14 +78,14 @@ class ObjectStore(Protocol):
         ...
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes in [start, end), or to the end of the object.
+        """Returns the bytes in [start, end), or to the end of the object.
 
         NotFound if the key has no object, InvalidArgument if start is past its end.
         """
         ...
 
     async def tail(self, key: str, bytes_max: int) -> Tail:
-        """The last `bytes_max` bytes, or the whole object where it is smaller. NotFound."""
+        """Returns the last `bytes_max` bytes, or the whole object where it is smaller. NotFound."""
         ...
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage: ...

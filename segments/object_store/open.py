@@ -46,7 +46,7 @@ class S3Location(NamedTuple):
 async def open_store(
     url: str, s3: S3Settings | None = None, *, make_directory: bool = False, clock: StoreClock | None = None
 ) -> ObjectStore:
-    """The store that `url` names, opened; the caller closes it. `clock` hears the times that the store's answers tell.
+    """Opens the store that `url` names; the caller closes it. `clock` hears the times that the store's answers tell.
 
     `make_directory` makes the directory of a file URL where it is missing, and its parent is not. InvalidArgument for a URL that
     names no store, Denied for a directory that can't be used. An S3 bucket is not asked yet: see `check_conditional_put`.
@@ -66,7 +66,7 @@ async def open_store(
 
 
 def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Location | None:
-    """A directory, a place on S3, or None for memory. InvalidArgument for a URL that names no store."""
+    """Returns a directory, a place on S3, or None for memory. InvalidArgument for a URL that names no store."""
     if not url or not url.isprintable():
         raise InvalidArgument(f"{shown_url(url)[:120]!r} names no bucket", hint=_FORMS)
     scheme, is_url, _ = url.partition("://")

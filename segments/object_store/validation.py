@@ -28,7 +28,7 @@ def is_key(text: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """The key itself, else InvalidArgument."""
+    """Returns the key itself. Raises InvalidArgument for one that is not allowed."""
     if not is_key(key):
         raise InvalidArgument(
             f"{_shown(key)} is not a key of an object", hint="Keys are paths of A-Z a-z 0-9 . _ = - without '..'."
@@ -37,7 +37,8 @@ def check_key(key: str) -> str:
 
 
 def check_list(prefix: str, start_after: str, limit: int) -> None:
-    """InvalidArgument unless keys can begin with `prefix`, which may end in the middle of a component, and limit is above 0."""
+    """Raises InvalidArgument unless keys can begin with `prefix`, which may end in the middle of a component, and limit is above
+    0."""
     folders = prefix[: prefix.rfind("/") + 1]
     if not (_FOLDERS.fullmatch(folders) and _ANY_TEXT.fullmatch(prefix) and len(prefix) <= KEY_LENGTH_MAX):
         raise InvalidArgument(f"{_shown(prefix)} is not the beginning of any key", hint=_HINT)
@@ -48,7 +49,7 @@ def check_list(prefix: str, start_after: str, limit: int) -> None:
 
 
 def check_range(key: str, start: int, end: int | None) -> None:
-    """InvalidArgument unless [start, end) is at least one byte long, whatever the object's size."""
+    """Raises InvalidArgument unless [start, end) is at least one byte long, whatever the object's size."""
     if start < 0 or (end is not None and end <= start):
         raise InvalidArgument(f"[{start}, {end}) of {key} is not a range of bytes", key=key)
 
@@ -59,7 +60,7 @@ def check_tail(key: str, bytes_max: int) -> None:
 
 
 def past_the_end(url: str, key: str, start: int, size: int | None) -> InvalidArgument:
-    """The error for a range that begins at or past the end. Only [0, …) of an empty object begins there and is well."""
+    """Returns the error for a range that begins at or past the end. Only [0, …) of an empty object begins there and is well."""
     ends = "" if size is None else f", which has {size} bytes"
     return InvalidArgument(f"byte {start} lies past the end of {key}{ends}, in {url}", key=key, start=start)
 

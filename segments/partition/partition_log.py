@@ -157,7 +157,7 @@ class PartitionLog:
             check_epoch(self.partition, held=self.leader_epoch, current=current)
 
     def check_readable(self, offset: int) -> None:
-        """OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
+        """Raises OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
         if not self.log_start_offset <= offset <= self.high_watermark:
             first, end = self.log_start_offset, self.high_watermark
             holds = f"holds offsets {first} to {end - 1}" if first < end else f"holds no record, and goes on at offset {end}"

@@ -99,7 +99,7 @@ class ProducerRoom:
             self._make_room(table, self._producers_max - self._producers_max // 100)
 
     def _make_room(self, table: int, producers_left: int) -> None:
-        """A hundredth more than is due, so that all partitions are seldom looked at."""
+        """Evicts a hundredth more than is due, so that all partitions are seldom looked at."""
         oldest = [(states.oldest_ms(table), key) for key, states in self._states.items() if states.count(table)]
         heapify(oldest)
         while self.used[table] > producers_left:

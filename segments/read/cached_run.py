@@ -64,7 +64,7 @@ class CachedRun(NamedTuple):
         return len(self.base_offsets)
 
     def read(self, offset: int, *, bytes_max: int) -> RunPart:
-        """Sound batches from the one that holds `offset` on, up to `bytes_max` bytes but at least one.
+        """Returns the undamaged batches from the one that holds `offset` on, up to `bytes_max` bytes but at least one.
 
         Raises Corrupt when that one is damaged. A small part of a large run is a copy, so that an answer holds no more than twice
         its own bytes in memory, however long its reader takes.
@@ -171,7 +171,7 @@ def _fill(entries: Sequence[BatchEntry], location: RunLocation) -> bool:
 
 
 def _sound(batch: memoryview, location: RunLocation, base_offset: Offset) -> BatchHeader:
-    """The header of a batch that is as it was written; InvalidRecord otherwise."""
+    """Returns the header of a batch that is as it was written; InvalidRecord otherwise."""
     header = parse_whole(batch)
     if header.base_offset != base_offset:
         raise InvalidRecord(f"the batch says offset {header.base_offset} where {base_offset} comes next")

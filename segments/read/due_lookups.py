@@ -22,7 +22,7 @@ class DueLookups(Generic[Key]):
     __slots__ = ("_due", "_next_position", "_positions")
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
-        """All of them are due. The order of the keys is the order of reading."""
+        """Marks all partitions as due. The order of the keys is the order of reading."""
         self._positions = {key: position for position, key in enumerate(keys)}
         self._next_position = len(self._positions)
         self._due = set(self._positions)

@@ -153,7 +153,7 @@ def _is_nothing(answers: Sequence[FetchResult | TidelogError]) -> bool:
 
 
 def _with_high_watermark(answer: FetchResult | TidelogError, snapshot: LeaderSnapshot) -> FetchResult | TidelogError:
-    """The leader's: what was read ends where its locations did."""
+    """Replaces the high watermark by the leader's: what was read ends where its locations did."""
     return (
         answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=snapshot.high_watermark, committed_at_s=None)
     )
@@ -253,11 +253,11 @@ class FollowerManifests:
 
 
 def memory_bytes(manifest: Manifest) -> int:
-    """About what it takes."""
+    """Returns about the memory that it takes."""
     groups = sum(len(file.row_groups) for file in manifest.files)
     return MANIFEST_BYTES + FILE_BYTES * len(manifest.files) + ROW_GROUP_BYTES * groups
 
 
 def _for_readers(manifest: Manifest) -> Manifest:
-    """Without what only leaders and compactors need."""
+    """Leaves out what only leaders and compactors need."""
     return msgspec.structs.replace(manifest, producers=(), retired=(), superseded=(), key_passes=())

@@ -76,7 +76,7 @@ class FetchResult(NamedTuple):
 
     @property
     def more(self) -> bool:
-        """True if committed records follow that did not fit, or that are still being read from the bucket."""
+        """Returns True if committed records follow that did not fit, or that are still being read from the bucket."""
         return self.next_offset < self.high_watermark
 
     def passes_gap(self, offset: int) -> bool:

@@ -200,7 +200,7 @@ class ReadCache:
     # ── what was left out of an answer ──────────────────────────────────────────────────────────────────────────────────
 
     def leave_out(self, location: Location) -> None:
-        """Somebody was answered without it, while it is read."""
+        """Notes that a reader was answered without it, while it is read."""
         key = location.identity
         if key in self._loading:
             self._awaited.add(key)

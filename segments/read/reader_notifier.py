@@ -82,7 +82,7 @@ class PartitionWatch(Generic[Key]):
     __slots__ = ("_due", "_key_of", "_news", "_partition_of", "is_closed", "notifier")
 
     def __init__(self, notifier: ReaderNotifier, keys: Iterable[Key]) -> None:
-        """All partitions are due, in the order of `keys`."""
+        """Marks all partitions as due, in the order of `keys`."""
         self.is_closed = False
         self.notifier = notifier
         self._news = News(is_watched=True)

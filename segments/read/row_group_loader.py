@@ -72,7 +72,7 @@ class RowGroupLoader:
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, location: RowGroupLocation, *, outlived: Outlived | None = None) -> CachedRowGroup:
-        """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
+        """Returns the group, or a damaged one where it, or the footer of its file, is not what the manifest says.
 
         `outlived`: called where the read is given up while a thread decodes the group, as DecodeThreads.run says.
         Raises NotFound, InvalidArgument (the object ends before the group), and what else the store raises.

@@ -106,7 +106,7 @@ class TailCache:
         return window.base_offsets[window.first] if window is not None else None
 
     def read(self, partition: TopicPartition, offset: int, *, bytes_max: int) -> HotBatches | None:
-        """Whole batches from the one that holds `offset` on, at least one, or None when `offset` is not held."""
+        """Returns whole batches from the one that holds `offset` on, at least one, or None when `offset` is not held."""
         window = self._windows.get(partition)
         if window is None or not window.base_offsets[window.first] <= offset < window.next_offset:
             return None

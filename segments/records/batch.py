@@ -78,7 +78,7 @@ class KeylessRecords(InvalidRecord):
 
 
 def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int, keyed: bool = False) -> BatchHeader:
-    """Everything that a broker checks of one batch from a client, before it takes it.
+    """Checks all that a broker checks of one batch from a client, before it takes it.
 
     TooLarge beyond either bound (`message_bytes_max` is of the whole batch as sent, like Kafka's max.message.bytes);
     InvalidRecord for anything else: more or less than one batch, a wrong CRC-32C, unknown attributes, more than
@@ -151,7 +151,8 @@ def _check_produced_header(header: BatchHeader) -> None:
 
 
 def _check_producer(header: BatchHeader) -> None:
-    """Without a producer id the other fields mean nothing, and aiokafka sends a base sequence of 0: let it be, as Kafka does."""
+    """Checks the fields of the producer. Without a producer id the other fields mean nothing, and aiokafka sends a base sequence of
+    0: let it be, as Kafka does."""
     if header.producer_id < NO_PRODUCER_ID:
         raise InvalidRecord(f"the batch has producer id {header.producer_id}")
     if header.producer_id != NO_PRODUCER_ID and (header.producer_epoch < 0 or header.base_sequence < 0):
@@ -162,7 +163,8 @@ def _check_producer(header: BatchHeader) -> None:
 
 
 def check_stored(batch: Buffer, *, key: str, start: int) -> BatchHeader:
-    """The header of one whole batch that was read from byte `start` of object `key`; Corrupt if it is not as it was written."""
+    """Returns the header of one whole batch that was read from byte `start` of object `key`; Corrupt if it is not as it was
+    written."""
     try:
         return parse_whole(batch)
     except InvalidRecord as error:
@@ -175,7 +177,7 @@ def check_stored(batch: Buffer, *, key: str, start: int) -> BatchHeader:
 
 
 def parse_whole(batch: Buffer) -> BatchHeader:
-    """The header of a buffer that holds exactly one batch, with its CRC-32C checked. InvalidRecord, ChecksumMismatch."""
+    """Returns the header of a buffer that holds exactly one batch, with its CRC-32C checked. InvalidRecord, ChecksumMismatch."""
     header = parse_header(batch)
     if header.size != len(batch):
         raise InvalidRecord(f"{len(batch) - header.size} bytes follow the record batch; exactly one batch is expected")
@@ -186,7 +188,8 @@ def parse_whole(batch: Buffer) -> BatchHeader:
 
 
 def parse_header(buffer: Buffer, start: int = 0) -> BatchHeader:
-    """The header of the batch that begins at `start`. InvalidRecord if the batch is not there as a whole, or is of another magic.
+    """Returns the header of the batch that begins at `start`. InvalidRecord if the batch is not there as a whole, or is of another
+    magic.
 
     Only the header is looked at: see `parse_whole` for the CRC.
     """
@@ -222,7 +225,7 @@ def empty_batch(base_offset: int, end_offset: int) -> bytes:
 
 
 def split_batches(buffer: Buffer) -> list[memoryview]:
-    """The batches that fill the buffer, each as a view of it. InvalidRecord if the last one is torn."""
+    """Returns the batches that fill the buffer, each as a view of it. InvalidRecord if the last one is torn."""
     view = memoryview(buffer)
     batches = []
     start = 0
@@ -244,7 +247,7 @@ def batches_counted(buffer: Buffer, count_max: int) -> int:
 
 
 def stamp(batch: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes that the broker stores in place of the batch's own: the CRC does not cover them.
+    """Returns the first 16 bytes that the broker stores in place of the batch's own: the CRC does not cover them.
 
     What follows, `memoryview(batch)[16:]`, is stored as it came.
     """
@@ -252,7 +255,7 @@ def stamp(batch: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def with_log_append_time(batch: Buffer, timestamp_ms: int) -> bytes:
-    """A copy of the batch in which every record has the time of its append; the records' own times stay in it, unread."""
+    """Returns a copy of the batch in which every record has the time of its append; the records' own times stay in it, unread."""
     copy = bytearray(batch)
     (attributes,) = struct.unpack_from(">h", copy, _ATTRIBUTES_AT)
     struct.pack_into(">h", copy, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME_BIT)
@@ -262,7 +265,7 @@ def with_log_append_time(batch: Buffer, timestamp_ms: int) -> bytes:
 
 
 def assemble(header: BatchHeader, section: Buffer) -> bytes:
-    """The batch of a header and its (compressed) record section; `batch_length` and `crc` are set to what they must be."""
+    """Returns the batch of a header and its (compressed) record section; `batch_length` and `crc` are set to what they must be."""
     sized = msgspec.structs.replace(header, batch_length=LENGTH_BYTES_MIN + len(section))
     head = bytearray(_HEADER.pack(*msgspec.structs.astuple(sized)))
     struct.pack_into(">I", head, _CRC_AT, crc32c(section, crc32c(memoryview(head)[_ATTRIBUTES_AT:])))

@@ -352,7 +352,7 @@ class RecordSection:
     @cython.nogil
     @cython.exceptval(check=False)
     def _varint(self, bits: cython.int) -> cython.longlong:
-        """The next varint (32 bits) or varlong (64); 0 at a fault, and from then on."""
+        """Returns the next varint (32 bits) or varlong (64); 0 at a fault, and from then on."""
         at: cython.Py_ssize_t = self.position
         shift: cython.int = 0
         byte: cython.ulonglong
@@ -406,7 +406,7 @@ class BinaryWriter:
     @cython.nogil
     @cython.exceptval(check=False)
     def append(self, source: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.bint:
-        """A value, or null where `length` is -1. False where there is no room for it."""
+        """Appends a value, or null where `length` is -1. Returns False where there is no room for it."""
         if self.row >= self.rows or length > self.size - self.used:
             return False
         if length >= 0:
@@ -488,7 +488,7 @@ class RecordColumns:
 @cython.nogil
 @cython.exceptval(check=False)
 def _at(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
-    """The bytes from `start` on: a pointer, or uncompiled a view."""
+    """Returns the bytes from `start` on: a pointer, or uncompiled a view."""
     if cython.compiled:
         return cython.address(data[start])
     else:  # noqa: RET505
@@ -588,7 +588,7 @@ class ArrowReader:
     @cython.nogil
     @cython.exceptval(check=False)
     def length(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """-1 for null."""
+        """Returns the length; -1 for null."""
         at: cython.Py_ssize_t = self.first + row
         if self.nullable and not (self.validity[at >> 3] >> (at & 7)) & 1:
             return -1
@@ -652,7 +652,7 @@ class ByteWriter:
     @cython.inline
     @cython.exceptval(check=False)
     def put_value(self, value: bytes | None) -> cython.void:
-        """The length of a value, and the value."""
+        """Writes the length of a value, and the value."""
         if value is None:
             self.put_varint(-1)
             return
@@ -706,7 +706,7 @@ class ByteWriter:
     @cython.inline
     @cython.exceptval(check=False)
     def put_int(self, value: cython.longlong, width: cython.int) -> cython.void:
-        """Big-endian, in `width` bytes."""
+        """Writes a number big-endian, in `width` bytes."""
         while width > 0:
             width -= 1
             self.put_byte((value >> (8 * width)) & 0xFF)
@@ -734,7 +734,8 @@ def _put_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlo
 def _put_row(
     out: cython.p_uchar, at: cython.Py_ssize_t, source: ArrowReader, row: cython.Py_ssize_t, length: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The length of a value of a column (-1: null), and the value; where it ends. There is room: the caller has looked."""
+    """Writes the length of a value of a column (-1: null) and the value, and returns where it ends. There is room: the caller has
+    looked."""
     start: cython.Py_ssize_t
     at = _put_varint(out, at, length)
     if length <= 0:
@@ -848,7 +849,8 @@ def encode_columns(
     header_values: ArrowReader | None,
     last_offset_delta: cython.longlong = -1,
 ) -> bytes:
-    """One uncompressed batch of the rows: at least one, and as many in each column. Offset deltas: 0, 1, 2, … where none are given.
+    """Returns one uncompressed batch of the rows: at least one, and as many in each column. Offset deltas: 0, 1, 2, … where none
+    are given.
 
     `header` gives the base offset, the leader epoch, the attributes and the producer's fields. `last_offset_delta`: of the batch,
     at least that of the last row, which is the default. InvalidArgument, TooLarge.
@@ -911,7 +913,7 @@ _NO_HEADERS = b"\x00"  # their count
 
 @cython.cfunc
 def _encoded_headers(headers: Sequence[tuple[str, bytes | None]], row: cython.Py_ssize_t) -> bytes:
-    """The headers of record `row`, from their count on."""
+    """Returns the headers of record `row`, from their count on."""
     try:
         pairs: list = list(headers)
     except TypeError:
@@ -957,7 +959,7 @@ def _sealed_batch(
     base_timestamp: cython.longlong,
     max_timestamp: cython.longlong,
 ) -> bytes:
-    """The batch whose records stand in `writer`, with its header and CRC (drawn in batch.py)."""
+    """Returns the batch whose records stand in `writer`, with its header and CRC (drawn in batch.py)."""
     assert writer.position == writer.size
     writer.position = 0
     writer.put_int(header.base_offset, 8)
@@ -982,7 +984,7 @@ def _sealed_batch(
 @cython.cfunc
 @cython.exceptval(-2)
 def _length_of(value: object, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """-1 for None."""
+    """Returns the length; -1 for None."""
     if value is None:
         return -1
     if type(value) is not bytes:
@@ -1073,12 +1075,13 @@ def _zigzag(value: cython.longlong) -> cython.ulonglong:
 
 
 def murmur2(key: bytes) -> int:
-    """The hash by which Kafka's clients partition, as an unsigned 32-bit number (org.apache.kafka.common.utils.Utils.murmur2)."""
+    """Returns the hash by which Kafka's clients partition, as an unsigned 32-bit number
+    (org.apache.kafka.common.utils.Utils.murmur2)."""
     return _murmur2(key, len(key))
 
 
 def murmur2_column(keys: ArrowReader, hashes: memoryview) -> None:
-    """The hash of each key into `hashes` (uint32); 0 for null."""
+    """Writes the hash of each key into `hashes` (uint32); 0 for null."""
     row: cython.Py_ssize_t
     out: cython.uint[::1] = hashes
     assert len(hashes) == keys.count
@@ -1114,7 +1117,7 @@ def _murmur2(key: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.uin
 
 
 def compact_json(text: bytes) -> bytes:
-    """The JSON text without the white space between its tokens; the very same object where it has none.
+    """Returns the JSON text without the white space between its tokens; the very same object where it has none.
 
     Everything else stays as it is written: 1.10 stays 1.10. That the text is JSON is for the caller to know.
     """
@@ -1213,7 +1216,7 @@ def sound_batches(run: Buffer, base_offset: int, last_offset: int, leader_epoch:
 @cython.inline
 @cython.exceptval(check=False)
 def _big_endian(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.longlong:
-    """The int32 at `at`, which has four bytes behind it."""
+    """Returns the int32 at `at`, which has four bytes behind it."""
     if cython.compiled:
         return cython.cast(
             cython.int,

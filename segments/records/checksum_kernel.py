@@ -58,7 +58,7 @@ class SectionReader:
     def checksum(
         self, record_count: int, base_offset: int, base_timestamp: int, append_timestamp: int, log_append_time: bool
     ) -> int:
-        """The sum, modulo 2^64, of the checksums of all records. InvalidRecord where they are not exactly `record_count`.
+        """Returns the sum, modulo 2^64, of the checksums of all records. InvalidRecord where they are not exactly `record_count`.
 
         `append_timestamp` is that of all records where `log_append_time` is set.
         """
@@ -301,7 +301,7 @@ def _mix_bytes(mixed: cython.ulonglong, data: cython.p_const_uchar, length: cyth
 @cython.nogil
 @cython.exceptval(check=False)
 def _mix_stripes(mixed: cython.ulonglong, data: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.ulonglong:
-    """All whole stripes of 32 bytes, at least one."""
+    """Mixes all whole stripes of 32 bytes, at least one."""
     at: cython.Py_ssize_t = 0
     first: cython.ulonglong = _wrapped(mixed + _wrapped(_PRIME_1 + _PRIME_2))
     second: cython.ulonglong = _wrapped(mixed + _PRIME_2)
@@ -365,7 +365,7 @@ def _rotated(word: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _wrapped(number: cython.ulonglong) -> cython.ulonglong:
-    """Modulo 2^64, as C has it by itself."""
+    """Wraps modulo 2^64, as C does by itself."""
     if cython.compiled:
         return number
     else:  # noqa: RET505 - where compiled, this branch does not exist
@@ -377,7 +377,7 @@ def _wrapped(number: cython.ulonglong) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong:
-    """8 bytes, little-endian: as Arrow, this runs on no other machine."""
+    """Reads 8 bytes, little-endian: as Arrow, this runs on no other machine."""
     word: cython.ulonglong = 0
     if cython.compiled:
         memcpy(cython.address(word), data + at, 8)
@@ -391,7 +391,7 @@ def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong
 @cython.nogil
 @cython.exceptval(check=False)
 def _bytes_from(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
-    """The bytes from `start` on: a pointer, or uncompiled a view."""
+    """Returns the bytes from `start` on: a pointer, or uncompiled a view."""
     if cython.compiled:
         return cython.address(data[start])
     else:  # noqa: RET505

@@ -51,7 +51,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def decode_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> pa.RecordBatch:
-    """The records of whole batches, in their order, as one Arrow record batch of SCHEMA. Control batches are skipped.
+    """Returns the records of whole batches, in their order, as one Arrow record batch of SCHEMA. Control batches are skipped.
 
     Pass many batches in one call: the columns' memory is then taken once. `decompressed_bytes_max` bounds each batch.
     InvalidRecord if one is corrupt, its CRC-32C included; TooLarge if a column would pass the 2 GiB of Arrow's int32 offsets.
@@ -68,7 +68,7 @@ class OpenBatch(NamedTuple):
 
 
 def open_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> list[OpenBatch]:
-    """The first half of `decode_batches`, for who wants more of the sections than columns. Control batches are skipped."""
+    """Returns the first half of `decode_batches`, for who wants more of the sections than columns. Control batches are skipped."""
     return list(_opened(batches, decompressed_bytes_max))
 
 
@@ -100,7 +100,7 @@ def _opened(batches: Sequence[Buffer], decompressed_bytes_max: int) -> Iterator[
 
 
 def decode_opened(opened: Sequence[OpenBatch]) -> pa.RecordBatch:
-    """The second half of `decode_batches`."""
+    """Returns the second half of `decode_batches`."""
     sections = [RecordSection(batch.section, batch.header) for batch in opened]
     sizes = [(0, 0, 0, 0, 0), *(section.measure() for section in sections)]
     rows = sum(batch.header.record_count for batch in opened)
@@ -172,7 +172,7 @@ def value_offsets(array: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def iterate_records(batch: Buffer, *, decompressed_bytes_max: int) -> list[RecordTuple]:
-    """(offset, timestamp_ms, key, value, headers) of every record of one whole batch; of a control batch, none.
+    """Yields (offset, timestamp_ms, key, value, headers) of every record of one whole batch; of a control batch, none.
 
     InvalidRecord, TooLarge.
     """
@@ -401,7 +401,7 @@ def _new_header(
 
 
 def _compressed(batch: bytes, codec: Codec) -> bytes:
-    """The batch with its section under the codec, or as it is where that is not smaller."""
+    """Returns the batch with its section under the codec, or as it is where that is not smaller."""
     if codec is Codec.NONE:
         return batch
     section = compress(codec, memoryview(batch)[BATCH_OVERHEAD_BYTES:])

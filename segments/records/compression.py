@@ -30,7 +30,7 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, section: Buffer) -> Buffer:
-    """The section under `codec`, as the Java client, librdkafka and aiokafka all read it."""
+    """Returns the section under `codec`, as the Java client, librdkafka and aiokafka all read it."""
     if codec is Codec.GZIP:
         return zlib.compress(section, wbits=_GZIP)
     if codec is Codec.SNAPPY:
@@ -46,7 +46,7 @@ def compress(codec: Codec, section: Buffer) -> Buffer:
 
 
 def decompress(codec: Codec, section: Buffer, *, bytes_max: int) -> Buffer:
-    """The section as it was before `compress`; where there is no codec, the section itself, whatever its size.
+    """Returns the section as it was before `compress`; where there is no codec, the section itself, whatever its size.
 
     InvalidRecord if it is malformed or anything follows its end, TooLarge if it would not fit into `bytes_max`.
     """

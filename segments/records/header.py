@@ -42,7 +42,8 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; -1 without a producer. After 2^31 - 1 comes 0 (DefaultRecordBatch.incrementSequence)."""
+        """Returns the sequence of the last record; -1 without a producer. After 2^31 - 1 comes 0
+        (DefaultRecordBatch.incrementSequence)."""
         if self.base_sequence < 0:
             return self.base_sequence
         last = self.base_sequence + self.last_offset_delta

@@ -81,7 +81,7 @@ def to_bytes(value: msgspec.Raw) -> bytes | None:
 
 
 def from_bytes(value: bytes | None, form: JsonFormat = JsonFormat.AUTO) -> msgspec.Raw:
-    """The JSON text of a stored key or value, to be put into an answer as it is: UTF-8, without line breaks."""
+    """Returns the JSON text of a stored key or value, to be put into an answer as it is: UTF-8, without line breaks."""
     if value is None:
         return _NULL
     if form is JsonFormat.AUTO:

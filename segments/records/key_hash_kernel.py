@@ -28,7 +28,7 @@ _D = cython.declare(cython.ulonglong, 0x7465646279746573)
 
 
 def hash_values(hashes: memoryview, offsets: memoryview, data: memoryview, secret: bytes) -> None:
-    """Into `hashes` two words for each value, first the one that the reference writes first.
+    """Writes two words for each value into `hashes`, first the one that the reference writes first.
 
     hashes: uint64, two for each value · offsets: int32, where each value begins in `data`, and where the last one ends.
     InvalidArgument where offsets do not ascend within the data.
@@ -135,7 +135,7 @@ def _rotated(word: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _wrapped(number: cython.ulonglong) -> cython.ulonglong:
-    """Modulo 2^64, as C has it by itself."""
+    """Wraps modulo 2^64, as C does by itself."""
     if cython.compiled:
         return number
     else:  # noqa: RET505 - where compiled, this branch does not exist
@@ -147,7 +147,7 @@ def _wrapped(number: cython.ulonglong) -> cython.ulonglong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong:
-    """8 bytes, little-endian: as Arrow, this runs on no other machine."""
+    """Reads 8 bytes, little-endian: as Arrow, this runs on no other machine."""
     word: cython.ulonglong = 0
     if cython.compiled:
         memcpy(cython.address(word), data + at, 8)
@@ -161,7 +161,7 @@ def _word(data: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.ulonglong
 @cython.nogil
 @cython.exceptval(check=False)
 def _bytes_from(data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t) -> cython.p_const_uchar:
-    """The bytes from `start` on: a pointer, or uncompiled a view."""
+    """Returns the bytes from `start` on: a pointer, or uncompiled a view."""
     if cython.compiled:
         return cython.address(data[start])
     else:  # noqa: RET505

@@ -22,7 +22,8 @@ NO_PARTITION = -1
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """The partition of one key, in [0, partition_count) (org.apache.kafka.clients.producer.internals.BuiltInPartitioner)."""
+    """Returns the partition of one key, in [0, partition_count)
+    (org.apache.kafka.clients.producer.internals.BuiltInPartitioner)."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 

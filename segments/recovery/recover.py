@@ -141,7 +141,7 @@ async def sealed_runs(
 async def _newest(
     store: ObjectStore, topics: Mapping[TopicPartition, str], known: Mapping[TopicPartition, Manifest], settings: SegmentSettings
 ) -> dict[TopicPartition, Manifest | Corrupt | None]:
-    """The manifests that count now. Retries while the bucket is away."""
+    """Returns the manifests that count now. Retries while the bucket is away."""
     pause_s = settings.retry_pause_ms_max / 1000
     read = partial(newest_manifests, store, topics, known=known, reads_max=settings.footer_reads_max)
     return await retry(read, on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
@@ -150,7 +150,7 @@ async def _newest(
 async def _files(
     store: ObjectStore, topics: Mapping[TopicPartition, str], settings: SegmentSettings
 ) -> dict[TopicPartition, NewestFiles]:
-    """The newest files of each partition that has any. Retries while the bucket is away."""
+    """Returns the newest files of each partition that has any. Retries while the bucket is away."""
     pause_s = settings.retry_pause_ms_max / 1000
     read = partial(newest_files, store, topics, reads_max=settings.footer_reads_max)
     return await retry(read, on=Unavailable, pauses=RetryPauses(pause_s, pause_s))
@@ -159,7 +159,7 @@ async def _files(
 def _sessions(
     spans: Mapping[TopicPartition, Sequence[LeadershipSpan]], begun: Mapping[TopicPartition, PrefetchedPartition]
 ) -> dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]]:
-    """The sessions to read: from where on, and up to where they released the last of the partitions; None: to their end."""
+    """Returns the sessions to read: from where on, and up to where they released the last of the partitions; None: to their end."""
     sessions: dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]] = {}
     for partition, held in spans.items():
         ahead = begun.get(partition)

@@ -4,9 +4,9 @@
     landed     ✓    ✓    ·    ✓    ·
     committed  ✓    ✓    ─ 3 waits for 2 ─
 
-Segment n is committed exactly when every object from the trim point to n exists and none of them is a seal (docs/design/segments.md).
-Invariant: `landed` answers each segment once, in order, without a gap; nothing at or after a seal is ever answered.
-`committed_to` never goes back.
+Segment n is committed exactly when every object from the trim point to n exists and none of them is a seal
+(docs/design/segments.md). Invariant: `landed` answers each segment once, in order, without a gap; nothing at or after a seal is
+ever answered. `committed_to` never goes back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CommitOrder(Generic[Segment]):
         return seq
 
     def landed(self, seq: SegmentSeq) -> list[Segment]:
-        """Object `seq` exists and is ours: the segments that this commits, in order."""
+        """Notes that object `seq` exists and is ours, and returns the segments that this commits, in order."""
         if seq not in self._in_flight:
             return []  # it was refused already: a seal stands before it
         self._landed.add(seq)

@@ -189,7 +189,7 @@ class EncodedSegment(NamedTuple):
 
     @property
     def footer_bytes(self) -> FooterBytes:
-        """Footer and trailer."""
+        """Returns the footer and the trailer."""
         return FooterBytes(b"".join(self.body[-2:]), self.size_bytes)
 
 
@@ -202,7 +202,7 @@ def encode_segment(
     written_at_ms: int,
     partitions: Sequence[tuple[TopicPartition, LeaderEpoch, Sequence[StampedBatch]]],
 ) -> EncodedSegment:
-    """The segment's bytes, as buffers in order. Batches of one partition must be in offset order without a gap.
+    """Returns the segment's bytes, as buffers in order. Batches of one partition must be in offset order without a gap.
 
     Its CRC-32C is put together from those of the batches, which were checked when they came: bytes that changed in memory since
     then make it wrong, and the store refuses them.

@@ -250,7 +250,7 @@ class SegmentWriter:
             self._wake.set()
 
     async def _put_until_certain(self, seq: SegmentSeq, encoded: EncodedSegment) -> bool:
-        """True when object `seq` is our segment, False when it is a seal.
+        """Returns True when object `seq` is our segment, False when it is a seal.
 
         Corrupt when it is neither, OutcomeUnknown when the store can't make it durable.
         """
@@ -271,7 +271,7 @@ class SegmentWriter:
         return await self._seal_own(seq, encoded.body)
 
     async def _put_once(self, key: str, body: list[Buffer], checksum: int, timeout_s: float) -> _Put:
-        """One create, and a second one beside it when the first is slow. The same bytes to the same key: either may win."""
+        """Sends one create, and a second one beside it when the first is slow. The same bytes to the same key: either may win."""
         try:
             async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as attempts:
                 running = {attempts.create_task(self._create(key, body, checksum))}

@@ -222,12 +222,12 @@ async def trim_markers(store: ObjectStore, session: SessionId) -> list[SegmentSe
 
 
 async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
-    """Everything of the session below this place was committed and compacted, and may be gone."""
+    """Returns the trim point: everything of the session below it was committed and compacted, and may be gone."""
     return max(await trim_markers(store, session), default=_FIRST)
 
 
 async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
-    """The first place from `from_seq` on with a seal that ends the session.
+    """Returns the first place from `from_seq` on with a seal that ends the session.
 
     All places are listed, not only a page of them: while the outcome of one PUT is not known, a thousand may land behind it. A seal
     below the trim point ends nothing: it came late, to where a segment had been compacted and deleted.

@@ -65,7 +65,7 @@ class HadoopFolder:
             stream.close()
 
     def create(self, name: str, body: bytes) -> None:
-        """Whole, or not at all where the file system can rename. Rejected where it is there.
+        """Creates the file whole, or not at all where the file system can rename. Raises Rejected where it exists.
 
         Of two at the same moment both may think that they were first, where a rename writes over, as that of local files does.
         """

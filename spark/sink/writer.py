@@ -68,7 +68,8 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         self._topics: dict[str, TopicFacts] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark makes one for each batch, and sends it to the tasks: what they need of the brokers is asked now, on the driver.
+        """Returns what tasks need. Spark makes a writer for each batch, and sends it to the tasks: what they need of the brokers is
+        asked now, on the driver.
 
         It makes two more, for commit and abort, which need nothing of this.
         """

@@ -56,7 +56,7 @@ class Restored:
 
     @property
     def damage(self) -> list[RestoreFinding]:
-        """The findings that mean loss of records or of metadata."""
+        """Returns the findings that mean loss of records or of metadata."""
         return [finding for finding in self.findings if finding.severity == "damage"]
 
 

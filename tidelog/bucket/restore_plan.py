@@ -161,7 +161,7 @@ class RestorePlan:
 
     @property
     def records(self) -> int:
-        """The number of records of all restored topics."""
+        """Returns the number of records of all restored topics."""
         return sum(restored.records for restored in self.topics)
 
 

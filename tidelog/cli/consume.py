@@ -278,7 +278,7 @@ async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, wr
 
 
 async def _check_may_read(log: Client, topics: list[str], partition: int) -> None:
-    """NotAuthorized for a topic that may not be read: where it has no records, only its offsets were asked for, which takes
+    """Raises NotAuthorized for a topic that may not be read: where it has no records, only its offsets were asked for, which takes
     a lesser right. Where a record lies takes that of reading."""
     for topic in topics:
         try:

@@ -33,7 +33,7 @@ class FetchedBatches:
     """The batches of one partition from one answer, of which some may be taken already."""
 
     def __init__(self, partition: TopicPartitionName, batches: bytes, *, start_offset: int, end_offset: int | None) -> None:
-        """Whole batches, joined; at least one of them holds records of [start_offset, end_offset)."""
+        """Holds whole batches, joined; at least one of them holds records of [start_offset, end_offset)."""
         self.partition = partition
         self._batches = memoryview(batches)
         self._start_offset = start_offset

@@ -296,9 +296,11 @@ class Connection:
         return answer
 
     def _heeded(self, error: TidelogError, address: str, *, is_answer: bool) -> TidelogError:
-        """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
-        leader, or has not caught up with the metadata store. Who is busy, or knows of a newer leader than we do, is well.
-        `is_answer`: the broker said it, and not its silence.
+        """Notes what the error says of the broker at `address`, and returns it.
+
+        Another broker may do better than one that does not answer or cannot work, and than one that knows of no leader or has not
+        caught up with the metadata store. A broker that is busy, or knows of a newer leader than this client, is well.
+        `is_answer`: the broker has answered so, and was not silent.
         """
         if isinstance(error, Throttled):
             self.note_throttled(error)
@@ -317,7 +319,7 @@ class Connection:
         return self._throttled if time.monotonic() < self._throttled_until_s else None
 
     def naming_all_that_are_silent(self, error: Unavailable) -> Unavailable:
-        """The error, with the other brokers where all are silent: who reads of one alone looks for the fault in that one.
+        """Returns the error, with the other brokers where all are silent: who reads of one alone looks for the fault in that one.
 
         One that said that it can't work is not silent. `error` names in its details which broker it comes from.
         """

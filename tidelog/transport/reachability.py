@@ -71,7 +71,7 @@ class Reachability:
     # ── what follows ──
 
     def choose(self, addresses: Sequence[str]) -> str:
-        """The first one that answers, as far as is known; else the one whose silence is the longest ago.
+        """Returns the first one that answers, as far as is known; else the one whose silence is the longest ago.
 
         Of those that answer, one with a doubtful answer comes behind the others, the latest last.
         """

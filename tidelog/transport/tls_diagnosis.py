@@ -57,7 +57,8 @@ def diagnose_tls(host: str, port: int, credentials: Credentials, *, protocol: st
 
 @contextmanager
 def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float) -> Iterator[ssl.SSLSocket]:
-    """After the handshake, with the first address that answers; closed in the end. OSError, which an SSLError is.
+    """Connects to the first address that answers, and makes the handshake; the connection is closed in the end. OSError, which an
+    SSLError is.
 
     Wrapped before it is connected: where the other end of a connected one has hung up, Python 3.11 loses what it wraps, unclosed.
     """

@@ -187,7 +187,8 @@ class GroupMemberConsumer:
 
     @property
     def _rebalance_s(self) -> float:
-        """The least time that the group still waits for this member: the wait began when a heartbeat was answered, or before."""
+        """Returns the least time that the group still waits for this member: the wait began when a heartbeat was answered, or
+        before."""
         return max(0.0, 0.9 * self._terms.member.rebalance_timeout_ms - 2 * self._terms.member.beat_ms) / 1000
 
     def _take(self, partitions: Collection[TopicPartitionName]) -> None:

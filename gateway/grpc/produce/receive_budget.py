@@ -49,7 +49,7 @@ class ReceiveBudget:
 
     @property
     def bytes_held(self) -> int:
-        """The bytes that messages and turns hold now."""
+        """Returns the bytes that messages and turns hold now."""
         return self._room.bytes_used
 
     async def next(

@@ -130,7 +130,7 @@ class Reader:
             shift += 7
 
     def nullable_length(self, compact: bool, short: bool) -> int:
-        """-1 is null."""
+        """Reads a length; -1 is null."""
         size = self.uvarint() - 1 if compact else self.int16() if short else self.int32()
         if size < -1 or size > self.end - self.at:
             raise MalformedFrame(f"length {size} before byte {self.at}, the frame has {self.end - self.at} more")
@@ -199,7 +199,7 @@ class Reader:
         return count
 
     def nullable_array_length(self, compact: bool, element_bytes_min: int) -> int:
-        """-1 is null. `element_bytes_min` is the least that one element takes in any version."""
+        """Reads the number of elements; -1 is null. `element_bytes_min` is the least that one element takes in any version."""
         count = self.uvarint() - 1 if compact else self.int32()
         if count < -1 or count > (self.end - self.at) // element_bytes_min:
             raise MalformedFrame(
@@ -386,7 +386,7 @@ class Writer:
         return self.array_length(-1, compact)
 
     def array_length(self, count: int, compact: bool) -> bool:
-        """-1 is null."""
+        """Writes the number of elements; -1 is null."""
         return self.uvarint(count + 1) if compact else self.int32(count)
 
     def present(self, value: bool) -> bool:

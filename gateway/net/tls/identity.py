@@ -78,7 +78,7 @@ class TlsReloader:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context for the next connection of the HTTP listener."""
+        """Returns the context for the next connection of the HTTP listener."""
         return self.identity.context
 
     def server_credentials(self) -> grpc.ServerCredentials:
@@ -111,7 +111,7 @@ class TlsReloader:
 
     @property
     def peer_name(self) -> str:
-        """The name that other brokers' certificates must hold; empty: the host of each."""
+        """Returns the name that other brokers' certificates must hold; empty: the host of each."""
         return self._settings.tls_peer_name
 
     def subscribe(self, changed: Callable[[], Awaitable[None]]) -> None:

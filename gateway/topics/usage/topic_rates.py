@@ -44,7 +44,7 @@ class TopicRates:
     """Follows the bytes that were written to and read from each topic."""
 
     def __init__(self, written: Counter[TopicId], read: Counter[TopicId], *, now_s: float) -> None:
-        """The counters grow meanwhile, and `tick` empties them: so they hold what came since the last one."""
+        """Takes counters that grow meanwhile and that `tick` empties, so they hold what came since the last tick."""
         self._written, self._read = written, read
         self._rings: dict[TopicId, _Ring] = {}
         self._ticks = 0

@@ -62,7 +62,7 @@ class EtcdStore:
     """
 
     def __init__(self, settings: EtcdSettings, *, first_member: int = 0) -> None:
-        """InvalidArgument where a certificate can't be read. Asks etcd nothing: see `check`."""
+        """Raises InvalidArgument where a certificate can't be read. Asks etcd nothing: see `check`."""
         self._client = EtcdClient(settings, first_member=first_member)
         self._watches = EtcdWatches(self._client)
 

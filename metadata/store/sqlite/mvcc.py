@@ -242,7 +242,7 @@ class SqliteMvcc:
 
     @contextmanager
     def _writing(self) -> Iterator[_Write]:
-        """A transaction that takes the next revision if it writes any version."""
+        """Returns a transaction that takes the next revision if it writes any version."""
         write = _Write(Revision(self.revision + 1))
         with self._transaction():
             yield write

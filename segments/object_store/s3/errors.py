@@ -74,7 +74,7 @@ _RETRY_AFTER_MAX_S = 5.0
 
 
 def translate(error: Exception, *, doing: str, url: str, key: str, writes: bool) -> TidelogError:
-    """The error of our tree for one of botocore, aiohttp or the operating system.
+    """Returns the error of our tree for one of botocore, aiohttp or the operating system.
 
     `doing` is the verb for people (create, read, list, delete); `writes` says whether the request, once sent, may have changed
     the bucket.
@@ -140,7 +140,8 @@ def _nothing_was_sent(error: Exception) -> bool:
 
 
 def _wrapped(error: Exception) -> object:
-    """The error of aiohttp inside one of botocore. botocore calls a reset in the middle of a body an EndpointConnectionError."""
+    """Returns the error of aiohttp inside one of botocore. botocore calls a reset in the middle of a body an
+    EndpointConnectionError."""
     return error.kwargs.get("error") if isinstance(error, boto.BotoCoreError) else None
 
 

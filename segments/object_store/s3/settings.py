@@ -53,7 +53,8 @@ class S3Settings:
 
 
 def _check_endpoint(endpoint_url: str) -> None:
-    """InvalidArgument unless it is scheme://host[:port], without credentials: they would show in messages and logs."""
+    """Raises InvalidArgument unless the endpoint is scheme://host[:port], without credentials: they would show in messages and
+    logs."""
     try:
         parts = urlsplit(endpoint_url)
         port_is_wrong = parts.port == 0

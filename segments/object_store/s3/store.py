@@ -81,7 +81,7 @@ class S3ObjectStore:
     async def open(
         cls, bucket: str, prefix: str = "", settings: S3Settings | None = None, *, clock: StoreClock | None = None
     ) -> S3ObjectStore:
-        """A client of the bucket. Sends nothing to it yet: `check_conditional_put` does, and says what is wrong.
+        """Opens a client of the bucket. Sends nothing to it yet: `check_conditional_put` does, and says what is wrong.
 
         `prefix` has no "/" at its ends. InvalidArgument for names that can't be right, Denied where no credentials can be read.
         """
@@ -216,7 +216,7 @@ class S3ObjectStore:
             begin = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def delete(self, key: str) -> None:
-        """OutcomeUnknown where the last try was not answered: it may still be deleted."""
+        """Deletes the object. Raises OutcomeUnknown where the last try was not answered: it may still be deleted."""
         check_key(key)
 
         async def remove() -> None:

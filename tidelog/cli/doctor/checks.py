@@ -64,8 +64,8 @@ async def diagnose(
     url: str,
     credentials: SettingChanges | None = None,
 ) -> list[Diagnosis]:
-    """All checks that apply: those of data directory and bucket where one is named, that of a broker where `url` is given, with
-    these credentials."""
+    """Runs all checks that apply: those of data directory and bucket where one is named, that of a broker where `url` is given,
+    with these credentials."""
     found = [check_versions(), check_kernel()]
     settings = _settings(flags, environ, config)
     if isinstance(settings, Diagnosis):

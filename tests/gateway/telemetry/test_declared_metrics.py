@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 from gateway.telemetry.registry import families
 from metadata.measurements import ByLabel, Histogram, counter, gauge, histogram, histograms
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
 @dataclass(slots=True)

@@ -142,7 +142,7 @@ class Compactor:
                 await step()
             except TidelogError as error:
                 self._context.counters.failures += 1
-                log.warning("%s failed: %s; retrying at the next pass", what, error)
+                log.warning("step failed: %s: %s; retrying at the next pass", what, error)
                 report.failed.append(error)
             except Exception as error:  # noqa: BLE001  # a bug in one step must not stop the others
                 unforeseen.append(error)
@@ -177,7 +177,7 @@ class Compactor:
         reading, now_s = clock.reading(), clock.steady_s()
         if not reading.is_doubted:
             if self._doubt_logged_s is not None:
-                log.warning("the clock of this machine agrees with that of %s again", self._context.store.url)
+                log.warning("clock agrees again with bucket=%s", self._context.store.url)
             self._doubt_logged_s = None
         elif self._doubt_logged_s is None or now_s - self._doubt_logged_s >= DOUBT_LOGGED_EACH_S:
             self._doubt_logged_s = now_s
@@ -258,8 +258,8 @@ class Compactor:
         if stuck:
             count = sum(state.put_runs_aside(where) for where in stuck)
             log.error(
-                "%d runs of %d partitions wait behind damage or missing segments; they are dropped from memory to make room. "
-                "They stay on the bucket, and are read again later: %s",
+                "runs dropped from memory runs=%d partitions=%d: they wait behind damage or missing segments of %s; they stay on "
+                "the bucket, and are read again later",
                 count,
                 len(stuck),
                 ", ".join(map(str, stuck[:10])),

@@ -63,9 +63,9 @@ class ObjectDeleter:
         except Denied as error:
             if not self.are_denied:
                 log.error(
-                    "%s does not let us delete %s, so what was compacted, merged or expired stays and costs money: %s. "
+                    "delete denied bucket=%s key=%s: replaced and expired objects stay and cost money: %s. "
                     "Allow s3:DeleteObject on the objects of the bucket's prefix (`tidelog doctor` prints the whole policy). "
-                    "Everything else goes on; deleting is tried again in an hour",
+                    "Everything else goes on; retrying in an hour",
                     self._store.url,
                     key,
                     error,
@@ -79,6 +79,6 @@ class ObjectDeleter:
             log.error("delete failed key=%s: %s", key, error)
             return False
         if self._denied_at_ms is not None:
-            log.warning("%s allows deletes again", self._store.url)
+            log.warning("deletes allowed again bucket=%s", self._store.url)
             self._denied_at_ms = None
         return True

@@ -287,7 +287,7 @@ class _Reading:
                 )
             elif fate in {"wait", "ahead"}:
                 self._audit.note_one_of(
-                    where, "a file that no manifest names yet: it is being compacted, or was when somebody died"
+                    where, "a file that no manifest names yet: it is being compacted, or was when a compactor died"
                 )
             if fate == "ahead":
                 before = self.ahead.get(listed.partition)

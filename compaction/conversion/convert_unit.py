@@ -156,7 +156,7 @@ async def _commit(context: CompactionContext, state: WalState, topic: Topic, man
 async def commit_history(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: MadeHistory) -> bool:
     """Returns whether what was made from `manifest` is history now. Otherwise deletes its files, which can't be named any more."""
     if context.topic(manifest.topic_id) is None:
-        log.info("topic %s was deleted while it was compacted", topic.name)
+        log.info("compaction stopped topic=%s: the topic was deleted meanwhile", topic.name)
         for file in made.files:
             await discard(context, topic.name, manifest.topic_partition, file.name)
         return False

@@ -312,7 +312,9 @@ class GarbageCollector:
                 continue
             if context.topic(life.topic_id) is not None:
                 log.error(
-                    "topic %s (%s) is registered, but marked as deleted on the bucket: none of its objects are deleted", *life
+                    "topic kept topic=%s topic_id=%s: it is registered, and marked as deleted on the bucket; no object of it is "
+                    "deleted",
+                    *life,
                 )
                 self._sweeps.pop(life, None)
                 continue
@@ -337,7 +339,7 @@ class GarbageCollector:
                 break
             start_after = page.objects[-1].key
         if gone:
-            log.info("topic %s (%s) is deleted: %d of its objects are gone from the bucket", *life, gone)
+            log.info("topic deleted topic=%s topic_id=%s objects=%d", *life, gone)
         return left
 
 

@@ -41,7 +41,7 @@ class DeletedTopics:
         for topic_id in sorted(unknown & self._names.keys()):
             topic = TopicIncarnation(self._names[topic_id], topic_id)
             if (await read_records(self._context.store, topic)).deleted:
-                log.info("topic %s (%s) is deleted: its records in segments are not compacted", *topic)
+                log.info("topic deleted topic=%s topic_id=%s: its records in segments are not compacted", *topic)
                 self._state.forget_topic(topic_id)
                 del self._names[topic_id]
 
@@ -54,5 +54,5 @@ class DeletedTopics:
         self._names |= found
         if missing := wanted - found.keys():
             log.warning(
-                "records of %d topics lie in segments that neither the metadata nor the bucket know; they stay", len(missing)
+                "records of unknown topics kept topics=%d: neither the metadata nor the bucket know these topics", len(missing)
             )

@@ -180,7 +180,7 @@ class HistoryMaintainer:
             return False
         context.counters.files_expired += plan.files
         log.info(
-            "%s of %s begins at %d now: retention removed %d files of %d bytes",
+            "retention removed files partition=%s topic=%s log_start_offset=%d files=%d bytes=%d",
             manifest.topic_partition,
             topic,
             plan.log_start_offset,
@@ -288,8 +288,8 @@ class HistoryMaintainer:
             self._logged.clear()
         self._logged.add((manifest.topic_partition, held.file.name))
         log.warning(
-            "%s of %s keeps offsets %d to %d, and %d later files past retention.ms: their newest record counts as dated %s "
-            "(ms since 1970). They expire when that is past; DeleteRecords removes them at once",
+            "retention held back partition=%s topic=%s first_offset=%d last_offset=%d files_behind=%d newest_ms=%s: the newest "
+            "record is dated so late. The files expire when that is past; DeleteRecords removes them at once",
             manifest.topic_partition,
             topic,
             held.file.base_offset,

@@ -299,7 +299,7 @@ def test_a_clock_in_doubt_is_logged_with_both_times_and_measured(caplog: pytest.
         assert "86,399 s earlier. Nothing expires and nothing is deleted until they agree within 300 s" in reported
         scene.ahead_ms -= DAY_MS
         await tick(compactor)
-        assert "agrees with that of" in caplog.messages[-1]
+        assert "clock agrees again" in caplog.messages[-1]
 
     with caplog.at_level(logging.WARNING):
         on_a_bucket(work)

@@ -507,7 +507,7 @@ def test_a_topic_that_is_marked_as_deleted_and_registered_stays(caplog: pytest.L
 
     with caplog.at_level(logging.ERROR):
         on_a_bucket(work)
-    assert any("registered, but marked as deleted" in text for text in caplog.messages)
+    assert any("it is registered, and marked as deleted" in text for text in caplog.messages)
 
 
 def test_scratch_of_proofs_goes_when_two_listings_show_it() -> None:

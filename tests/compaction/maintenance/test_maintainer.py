@@ -97,9 +97,9 @@ def test_files_that_retention_cannot_delete_are_logged_once(caplog: pytest.LogCa
 
     with caplog.at_level(logging.WARNING):
         on_a_bucket(work)
-    reported = [text for text in caplog.messages if "past retention.ms" in text]
+    reported = [text for text in caplog.messages if "retention held back" in text]
     assert len(reported) == 1
-    assert "keeps offsets 0 to 1, and 1 later files past retention.ms" in reported[0]
+    assert "first_offset=0 last_offset=1 files_behind=1" in reported[0]
 
 
 def test_settings_that_change_are_acted_on() -> None:

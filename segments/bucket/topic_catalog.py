@@ -122,7 +122,7 @@ async def _write(store: ObjectStore, key: str, body: bytes, is_same: Callable[[b
             await store.create(key, [body])
         except AlreadyExists:
             if not is_same(await store.get(key)):
-                log.error("%s holds something else: was etcd set back to a backup? Restore it from the bucket instead", key)
+                log.error("another record has the key=%s: was etcd set back to a backup? Restore it from the bucket instead", key)
         except OutcomeUnknown as error:
             unknown = error
             continue

@@ -8,9 +8,9 @@
             base…last, without overlap;   at or above compacted_to,
             each tells its row groups     found by the footers
 
-A manifest is the one commit point of compaction, merges, retention, key compaction and DeleteRecords. Who changes it reads the
-newest version n, plans from it, and creates n+1: of two writers one loses, and plans again. The files that a version names were
-written and verified before it was created, and are deleted only when a later one has retired them and the grace is over.
+A manifest is the one commit point of compaction, merges, retention, key compaction and DeleteRecords. A writer reads the newest
+version n, plans from it, and creates n+1: of two writers one loses, and plans again. The files that a version names were written
+and verified before it was created, and are deleted only when a later one has retired them and the grace is over.
 
 Invariants: versions of a partition are 1, 2, 3, …; from one to the next neither `log_start_offset` nor `compacted_to` falls; files
 are in offset order, do not overlap, and end below `compacted_to`; `log_start_offset` may lie above `compacted_to` (DeleteRecords),

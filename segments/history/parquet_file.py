@@ -90,7 +90,7 @@ class HistoryWriter:
         return int(self._sink.tell())
 
     def append(self, columns: pa.RecordBatch, *, checksum: int | None = None) -> None:
-        """Records of record_columns.SCHEMA, behind those before. InvalidArgument where their offsets do not ascend.
+        """Appends records of record_columns.SCHEMA. InvalidArgument where their offsets do not ascend.
 
         `checksum`: that of the batches which these columns were made of, so that `verify_history` finds what was lost in between.
         """

@@ -89,7 +89,7 @@ def encode_row_group(
 
 
 def _borders(offsets: Int64Array, times: Int64Array, types: npt.NDArray[np.int32], epoch_starts: Int64Array) -> list[int]:
-    """Rows before which a batch must end, in order, and the number of rows."""
+    """Returns the rows before which a batch must end, in order, and the number of rows."""
     changes = types[1:] != types[:-1]
     changes |= (types[1:] == _LOG_APPEND_TIME) & (times[1:] != times[:-1])
     borders = np.concatenate([np.flatnonzero(changes) + 1, np.searchsorted(offsets, epoch_starts), [len(offsets)]])

@@ -60,7 +60,7 @@ class CachedRowGroup(NamedTuple):
         return len(self.batches) or 1
 
     def read(self, offset: int, *, bytes_max: int, high_watermark: Offset) -> GroupPart:
-        """Batches from the first record at or after `offset` on, up to `bytes_max` bytes but at least one. Corrupt.
+        """Returns batches from the first record at or after `offset` on, up to `bytes_max` bytes but at least one. Corrupt.
 
         A leader may hear of a compaction before it hears that its own PUT has succeeded: a batch that goes beyond the high
         watermark is left for then, and if it is the first, there is none. The part ends before a gap that no batch covers.

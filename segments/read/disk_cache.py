@@ -62,7 +62,7 @@ class DiskCache:
         try:
             body = await asyncio.to_thread(stored.path.read_bytes)
         except OSError as error:
-            log.warning("%s can't be read, so it is read from the bucket: %s", stored.path, error)
+            log.warning("disk tier read failed path=%s: %s; reading from the bucket", stored.path, error)
             await self.drop(identity)
             return None
         return body if len(body) == stored.size_bytes else None
@@ -83,7 +83,9 @@ class DiskCache:
         try:
             await asyncio.to_thread(_write, stored.path, body, self._unneeded)
         except OSError as error:
-            log.warning("%s can't be written; the disk tier is off until the broker is started again: %s", stored.path, error)
+            log.warning(
+                "disk tier write failed path=%s: %s; the disk tier is off until the broker is started again", stored.path, error
+            )
             self._is_off = True
             self.bytes_used -= len(body)
             self._unneeded.append(stored.path)

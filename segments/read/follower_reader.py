@@ -188,7 +188,7 @@ class FollowerManifests:
         return self._held.get(partition)
 
     async def of_version(self, topic: str, partition: TopicPartition, version: int) -> HistoryIndex:
-        """This one, or a newer one. Raises Unavailable, Corrupt, and what the store raises."""
+        """Returns the manifest of this version, or a newer one. Raises Unavailable, Corrupt, and what the store raises."""
         for _ in range(2):  # what others have begun to read may be older
             held = self._held.get(partition)
             if held is not None and held.version >= version:

@@ -46,7 +46,7 @@ class ReaderNotifier:
         self._watching: dict[TopicPartition, dict[News, None]] = {}
 
     def __len__(self) -> int:
-        """Partitions for which somebody waits."""
+        """Returns the number of partitions for which a reader waits."""
         return len(self._watching)
 
     @contextmanager

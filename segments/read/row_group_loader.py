@@ -8,7 +8,7 @@ step back behind all others (row_group_loader.py). So does the loading of what d
 without it, and it takes a tenth of a second of a core.
 Invariant: what comes out was checked against the manifest: the bytes by their CRC-32C, the records by count and offsets.
 
-Threads in which row groups of Parquet become record batches: few, and behind everybody else.
+Threads in which row groups of Parquet become record batches: few, and behind all others.
 
     event loop     ──answers, tail──▶ ──▶ ──▶        goes first, and finds a core
     decoding       ─ group ─ group ─ group ─▶        half of the cores at most, nicer by 5, the interpreter's lock hardly ever

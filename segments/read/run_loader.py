@@ -78,9 +78,9 @@ class RunLoader:
                     partition = str(listed.partition)
                     run = await asyncio.to_thread(open_by_footer, body, location, footer.batches(listed))
         except Corrupt as error:
-            log.error("%s, so batches behind the damage in its run can't be located", error)
+            log.error("footer corrupt: %s; batches behind the damage in its run can't be located", error)
         first = next(iter(run.damaged))
-        log.error("%s: %s (batches damaged in this run: %d)", partition, run.damage_at(first), len(run.damaged))
+        log.error("batches corrupt partition=%s batches=%d: %s", partition, len(run.damaged), run.damage_at(first))
         return run
 
 

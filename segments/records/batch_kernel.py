@@ -163,7 +163,7 @@ class RecordSection:
         return self.keyless_row
 
     def measure(self) -> tuple[int, int, int, int, int]:
-        """Bytes of all keys and of all values, headers, bytes of their keys and of their values."""
+        """Returns the bytes of all keys and of all values, headers, bytes of their keys and of their values."""
         with cython.nogil:
             self._scan(False)
         if self.fault != _FINE:

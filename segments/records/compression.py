@@ -135,7 +135,7 @@ def _decompress_into(codec: Codec, section: Buffer, out: memoryview) -> memoryvi
 
 
 # A zstd frame (RFC 8878, 3.1.1), as far as it is read here. The content's size takes 1 byte where the frame is a single segment, or
-# none; 2, which count from 256 on; 4; or 8. Who streams into the frame leaves it away.
+# none; 2, which count from 256 on; 4; or 8. A writer that streams into the frame omits it.
 #
 #     28 b5 2f fd | size: 2 bits, single segment, 3 others, dictionary: 2 bits | window, if not a single segment | dictionary | size
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"

@@ -57,20 +57,21 @@ class TakeoverPrefetch:
     ) -> bool:
         """Reads what these hold so far; the last span of each is of the leader that is still at work. `topics`: as in recover.
 
-        False where it did not come to its end, in time. Who begins while producers wait gives it AWAITED_S.
+        False where it did not come to its end, in time. A caller that begins while producers wait gives it AWAITED_S.
         """
         try:
             async with asyncio.timeout(timeout_s) as self._ends:
                 self._begun |= await self._read(spans, topics or {})
         except (TidelogError, TimeoutError) as error:
-            log.info("%s partitions were not read ahead: %s", len(spans), str(error) or "it took too long")
+            log.info("partitions not prefetched partitions=%s: %s", len(spans), str(error) or "it took too long")
             return False
         finally:
             self._ends = None
         return True
 
     def hurry(self) -> None:
-        """Producers wait: what is under way has a moment left, since it holds the turns of its sessions, and may hang for long."""
+        """Hurries, since producers wait: what is under way has a moment left, since it holds the turns of its sessions, and may
+        hang for long."""
         if self._ends is None or self._ends.expired():
             return
         ends_s, soon_s = self._ends.when(), asyncio.get_running_loop().time() + AWAITED_S
@@ -134,14 +135,14 @@ async def read_footers_ahead(
         try:
             await _read_so_far(store, session, cache, slots, reads_max)
         except TidelogError as error:
-            log.info("session %s was not read ahead: %s", session, error)
+            log.info("session not prefetched session=%s: %s", session, error)
 
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
             for session in sorted(sessions):
                 tasks.create_task(read_one(session), name=f"footers of session {session}")
     except TimeoutError:
-        log.info("not all footers were read ahead within %g s", timeout_s)
+        log.info("not all footers were prefetched within %g s", timeout_s)
 
 
 async def _read_so_far(

@@ -7,7 +7,7 @@
 Each time `every` more segments are committed, an index of them is written; it takes in the indexes just before it that are not
 larger, as a binary counter carries, so n segments lie in at most log2(n / every) indexes. One that has grown to BLOCK_BYTES_MAX
 stays as it is. Where the footers have so many bytes sooner (of segments with batches of thousands of partitions), it is written
-sooner. Who takes over from a sealed session, and reads the last ones one by one, writes an index of these, for the next.
+sooner. A leader that takes over from a sealed session, and reads the last ones one by one, writes an index of these, for the next.
 
     index = magic "TIDEINDX" · session u64 · first u64 · end u64
             each footer: object size u64 · length u32 · footer and trailer as they end the segment

@@ -41,7 +41,7 @@ async def read_index(store: ObjectStore, session: SessionId, covered: IndexRange
         body = await store.get(key)
         return await asyncio.to_thread(parse, body) if len(body) > PARSED_IN_A_THREAD else parse(body)
     except (Corrupt, NotFound) as error:
-        log.warning("footers are read one by one: %s", error)
+        log.warning("index not read: %s; reading footers one by one", error)
         return None
 
 
@@ -54,4 +54,4 @@ async def write_index(store: ObjectStore, session: SessionId, block: IndexBlock,
     except AlreadyExists:
         return  # another broker has taken over from the session as well
     except (TidelogError, TimeoutError) as error:
-        log.info("index %s was not written: %s", key, error or "no answer in time")
+        log.info("index not written key=%s: %s", key, error or "no answer in time")

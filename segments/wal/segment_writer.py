@@ -145,7 +145,7 @@ class SegmentWriter:
         """Ends the session where a seal stands that a successor has set. Raises what the store raises."""
         seq = await find_seal(self._store, self._session.id, from_seq=self._order.committed_to)
         if seq is not None and not self._ended:
-            log.warning("session %s was sealed at %s by another", self._session.id, seq)
+            log.warning("session sealed by another broker session=%s seq=%s", self._session.id, seq)
             self._end(seq)
             self._wake.set()
 
@@ -181,7 +181,7 @@ class SegmentWriter:
 
     @property
     def in_flight(self) -> int:
-        """Segments on their way to the bucket."""
+        """Returns the segments on their way to the bucket."""
         return self._order.in_flight
 
     def _drained(self) -> bool:
@@ -234,10 +234,10 @@ class SegmentWriter:
             if ours := await self._put_until_certain(seq, encoded):
                 await self._check_not_set_back(seq)
         except Corrupt as error:
-            log.error("the session ends, its place on the bucket is not its own: %s", error)
+            log.error("key of the own segment is not its own: %s; the session ends", error)
             self._end(seq, unknown=OutcomeUnknown(f"the session's place on the bucket is taken: {error}"))
         except OutcomeUnknown as error:
-            log.error("the session ends: %s", error)
+            log.error("session ends: %s", error)
             self._end(seq, unknown=error)
         else:
             if ours:
@@ -267,7 +267,9 @@ class SegmentWriter:
             if put is _Put.UNSYNCED:
                 raise self._not_durable(seq)
             await asyncio.sleep(min(pauses.next_s(), max(0.0, deadline_s - loop.time())))
-        log.warning("segment %s missed its deadline of %s ms: sealing the own session there", key, self._settings.put_deadline_ms)
+        log.warning(
+            "segment missed its deadline key=%s deadline_ms=%s: sealing the own session there", key, self._settings.put_deadline_ms
+        )
         return await self._seal_own(seq, encoded.body)
 
     async def _put_once(self, key: str, body: list[Buffer], checksum: int, timeout_s: float) -> _Put:
@@ -300,9 +302,9 @@ class SegmentWriter:
             return _Put.EXISTS
         except TidelogError as error:
             if is_unsynced(error):
-                log.error("PUT %s: %s", key, error)
+                log.error("PUT not durable key=%s: %s", key, error)
                 return _Put.UNSYNCED
-            log.debug("PUT %s: %s", key, error)  # an outage is logged once, by object_store/health_tracking.py
+            log.debug("PUT failed key=%s: %s", key, error)  # an outage is logged once, by object_store/health_tracking.py
             return _Put.UNCERTAIN
         return _Put.CREATED
 
@@ -352,7 +354,7 @@ class SegmentWriter:
             except Corrupt:
                 raise
             except (TidelogError, TimeoutError) as error:
-                log.warning("reading back segment %s: %s", seq, error or "no answer in time")
+                log.warning("reading back failed seq=%s: %s; retrying", seq, error or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     async def _is_trimmed(self, seq: SegmentSeq) -> bool:
@@ -412,7 +414,7 @@ class SegmentWriter:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                 await self._store.create(key, encode_index(self._session.id, block))
         except (TidelogError, TimeoutError) as error:
-            log.info("index %s was not written: %s", key, error or "no answer in time")
+            log.info("index not written key=%s: %s", key, error or "no answer in time")
 
     def _end(self, seq: SegmentSeq, *, unknown: OutcomeUnknown | None = None) -> None:
         """Ends the session at `seq`: refuses that segment and all unsent ones. Earlier segments go on.
@@ -438,7 +440,7 @@ class SegmentWriter:
                 await self._seal_own(self._order.next_seq, [])
         except (TimeoutError, Corrupt, OutcomeUnknown) as error:
             reason = str(error) or "the bucket did not answer in time"
-            log.warning("session %s ends without its seal: %s", self._session.id, reason)
+            log.warning("session ends without a seal session=%s: %s", self._session.id, reason)
 
     def _refuse_the_rest(self) -> None:
         """Refuses all open segments when `run` is cancelled, so that no caller waits forever."""

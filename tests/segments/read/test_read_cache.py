@@ -166,7 +166,7 @@ def test_where_the_footer_is_damaged_too_what_lies_before_the_damage_is_read(cap
         found.read(103, bytes_max=1 << 20)
     assert damage.value.details["next_offset"] == 105
     reported, _ = caplog.messages
-    assert "the footer does not match its CRC-32C, so batches behind the damage" in reported
+    assert "the footer does not match its CRC-32C; batches behind the damage" in reported
 
 
 def test_a_footer_that_can_t_be_read_now_is_no_damage() -> None:

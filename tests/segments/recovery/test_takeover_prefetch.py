@@ -167,7 +167,9 @@ def test_a_bucket_that_is_away_leaves_nothing_half_read() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize(("act", "reported"), [(SILENCE, "not read ahead: it took too long"), (REFUSED, "not read ahead: .")])
+@pytest.mark.parametrize(
+    ("act", "reported"), [(SILENCE, "not prefetched partitions=1: it took too long"), (REFUSED, "not prefetched partitions=1: .")]
+)
 def test_the_reason_why_nothing_was_read_ahead_is_logged(act: Act, reported: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         store = ScriptedStore()

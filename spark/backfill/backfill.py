@@ -180,7 +180,7 @@ class _Driver:
 
     @property
     def bytes_waiting(self) -> int:
-        """Bytes of the wanted partitions that stay in segments."""
+        """Returns the bytes of the wanted partitions that stay in segments."""
         return sum(runs.bytes_pending for where, runs in self._view.state.pending.items() if where in self._wanted)
 
     def plan(self, units: int) -> list[CompactionUnit]:

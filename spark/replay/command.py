@@ -196,7 +196,7 @@ def _run(
         return 0
     say(
         f"Error: {verdict.written:,} records are in {asked.into}, and {verdict.expected:,} in the range\n"
-        "  Has key compaction run meanwhile, or does somebody else write to the same target? Else it is a fault: do not rely on it,"
+        "  Has key compaction run meanwhile, or does another program write to the target? Else it is a fault: do not rely on it,"
         "\n  replay into a new target with a new --checkpoint, and report it."
     )
     return FAILED

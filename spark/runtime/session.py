@@ -56,7 +56,7 @@ def spark_session(app_name: str, *, master: str | None = None, config: Mapping[s
 
 
 def _quieten() -> None:
-    """Errors only, unless there is a configuration, which may say otherwise. PySpark as pip installs it has none."""
+    """Logs errors only, unless there is a configuration, which may say otherwise. PySpark as pip installs it has none."""
     if not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent.parent / "conf")
 

@@ -172,7 +172,7 @@ class ConnectedBrokers:
                 routes[""] = error
                 views.append(TopicView(""))
             except Unavailable as error:
-                log.info("%s does not say which topic %s is: %s", address, name, error)
+                log.info("topic id not known broker=%s topic=%s: %s", address, name, error)
             else:
                 routes[route.topic_id] = route
                 views.append(TopicView(route.topic_id, max((one.leader_epoch for one in route.partitions), default=-1)))
@@ -200,7 +200,7 @@ class ConnectedBrokers:
             try:
                 ages_ms[address] = await self._connection.ask_once(ask, at=address, writes=False, timeout_s=VIEW_TIMEOUT_S)
             except TidelogError as error:
-                log.info("%s is not asked about topics: %s", address, error)
+                log.info("broker not asked about topics broker=%s: %s", address, error)
                 self._silent.add(address)
 
         async with asyncio.TaskGroup() as tasks:

@@ -5,7 +5,7 @@
          └ it is there: an earlier attempt's ┘  its files are the batch, and not ours
 
 A crash between any two steps leaves what the next attempt goes on with. `chosen` and `done` of a query's last batch stay: Spark may
-run it again. Markers are never deleted by age, so that nothing is written twice however late somebody comes.
+run it again. Markers are never deleted by age, so that nothing is written twice however late an attempt comes.
 
 A topic that was deleted and made again lacks what earlier batches have written. `done` holds the ids of their topics. A batch for
 another topic of such a name is refused, unless the query is to go on without these rows.
@@ -86,7 +86,7 @@ class BatchCommit:
         """
         done = await read_done(self.store, self.write, self.batch)
         if done is not None:
-            log.info("%s was written before, with %d rows", self.label, done.records)
+            log.info("batch was written before batch=%s rows=%d", self.label, done.records)
         else:
             if not files and await self._read_chosen(chosen_key(self.write, self.batch)) is None:
                 return None
@@ -96,7 +96,7 @@ class BatchCommit:
                     done = await self._write(brokers, files, sending)
             except TidelogError as error:
                 raise self._explained(error, sending) from error
-            log.info("%s is written: %d rows in %d partitions", self.label, done.records, len(done.partitions))
+            log.info("batch written batch=%s rows=%d partitions=%d", self.label, done.records, len(done.partitions))
         await self._clear()
         return done
 
@@ -148,7 +148,7 @@ class BatchCommit:
                     hint="Begin a new checkpoint to write all rows again. Or set failOnDataLoss to false to go on with "
                     "the new topic.",
                 )
-            log.warning("%s: %s; going on with the new topic", self.label, lost)
+            log.warning("rows lost batch=%s: %s; going on with the new topic", self.label, lost)
 
     async def _choose(self, files: Sequence[StagedFile]) -> tuple[ChosenBatch, str]:
         """Creates `chosen`, or reads the one that another attempt created first. Returns it with its key.
@@ -169,8 +169,8 @@ class BatchCommit:
         if again is None or self.fails_on_loss:
             return chosen, key
         log.warning(
-            "%s was chosen for a topic %s that was deleted and made again: rows of it that were written there are gone; going on"
-            " with the new topic topic_id=%s",
+            "batch chosen again batch=%s topic=%s topic_id=%s: the topic was deleted and made again, and rows that were written to "
+            "the former one are gone; going on with the new topic",
             self.label,
             again.topic,
             again.topic_id,
@@ -186,7 +186,7 @@ class BatchCommit:
             if chosen is None:
                 raise Fenced(f"{key} was there and is gone", hint="Another run of the query goes on: stop one.") from None
             if chosen.nonce != ours.nonce:
-                log.info("%s: an earlier attempt has chosen its rows key=%s", self.label, key)
+                log.info("an earlier attempt has chosen the rows batch=%s key=%s", self.label, key)
             return chosen
         return ours
 

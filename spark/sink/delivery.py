@@ -230,7 +230,9 @@ class StagedDelivery:
         if loop.time() - since_s > self._patience_s:
             raise error
         if loop.time() - since_s > self._patience_s / 10:
-            log.warning("%s takes nothing for %.0f s; trying again: %s", partition.where, loop.time() - since_s, error)
+            log.warning(
+                "partition takes nothing for %.0f s partition=%s: %s; retrying", loop.time() - since_s, partition.where, error
+            )
         self._ready.pop(partition.where, None)
         pause_s = min(PAUSE_S_MAX, max(PAUSE_S, (loop.time() - since_s) / 2))
         self._paused.add(partition.where)

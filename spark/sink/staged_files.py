@@ -10,7 +10,7 @@
     │ CRC-32C of the footer, uint32                │  ├ 16 bytes, big-endian
     │ "TLrows01"                                   │  ┘
     └──────────────────────────────────────────────┘
-    spark/{write}/{batch}/chosen      JSON: the files that are the batch, in the order of tasks. Who creates it has chosen for all
+    spark/{write}/{batch}/chosen      JSON: the files that are the batch, in the order of tasks. Its writer has chosen for all
     spark/{write}/{batch}/done        JSON: what was written. Everything that `chosen` names is in its topic
 
 A batch has a producer of its own in each topic: who sends it again, after whatever crash, repeats what was sent.

@@ -39,7 +39,7 @@ def _narrowed(rows: RowFilter, wanted: Filter) -> RowFilter:
 
 
 def _within(rows: RowFilter, column: str, low: object, high: object) -> RowFilter:
-    """Rows with `low` and more, and `high` and less, in this column; None for no bound."""
+    """Returns the rows with `low` and more, and `high` and less, in this column; None for no bound."""
     if column == "partition" and isinstance(low, int) and low == high:
         return _in_partitions(rows, frozenset([low]))
     if column == "offset":

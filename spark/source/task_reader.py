@@ -160,7 +160,7 @@ def _keys_were_compacted(snapshot: PartitionSnapshot, offsets: OffsetRange) -> b
 def _read_parts(
     bucket: BucketThread, task: Task, columns: Sequence[str], fail_on_data_loss: bool
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows, each time with the offset behind them. Raises NotFound for what was collected, and else as `read_task`."""
+    """Yields rows, each time with the offset behind them. Raises NotFound for what was collected, and else as `read_task`."""
     footer: ParquetFooter | None = None
     for read, bodies in _read_ahead(bucket, _reads(task.parts)):
         try:

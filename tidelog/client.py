@@ -168,8 +168,8 @@ class Client:
         """Sends one record and waits until it is durable: idempotent, retried, in order within its partition.
 
         `value` and `key`: bytes as they are, str as UTF-8, None as null, anything else as compact JSON. Without `partition` the key
-        decides (murmur2, as Kafka's clients), and without a key the partitions take turns. `timestamp_ms`: now. Who is cancelled
-        while waiting for the acknowledgement has sent the record all the same.
+        decides (murmur2, as Kafka's clients), and without a key the partitions take turns. `timestamp_ms`: now. A caller that is
+        cancelled while waiting for the acknowledgement has sent the record all the same.
 
         Raises UnknownTopic, UnknownPartition, InvalidArgument, TooLarge, Throttled (the buffer stayed full), Unavailable (nothing
         was written), OutcomeUnknown (it may be in the log).
@@ -188,7 +188,7 @@ class Client:
         timestamp_ms: int | None = None,
     ) -> Coroutine[Any, Any, Delivery]:
         """Sends a record. Awaited, it returns a Delivery as soon as the record has room in the buffer. Await that for the Ack, or
-        `flush`. Who is cancelled while waiting for that room has sent nothing.
+        `flush`. A caller that is cancelled while waiting for that room has sent nothing.
 
         Else as `produce`. Plain code that hands a coroutine on: one layer less for each record.
         """

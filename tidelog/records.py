@@ -149,7 +149,7 @@ def _refuse_no_numbers(value: Any) -> None:
 
 
 def to_headers(headers: HeadersLike | None) -> Headers:
-    """Pairs in the order given. Raises InvalidArgument where a name is not str, or a value is not bytes, str or None."""
+    """Returns pairs in the order given. Raises InvalidArgument where a name is not str, or a value is not bytes, str or None."""
     if not headers:
         return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers

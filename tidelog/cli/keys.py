@@ -120,7 +120,7 @@ def key_row(key: KeyInfo) -> dict[str, Any]:
 
 
 def expiry_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of 90d (from now) or a time in RFC 3339; 0 of nothing. InvalidArgument."""
+    """Returns the milliseconds since 1970 of 90d (from now) or a time in RFC 3339; 0 of nothing. InvalidArgument."""
     if not text:
         return 0
     count, unit = text[:-1], text[-1]

@@ -70,7 +70,7 @@ def list_topics(url: UrlOption = "", output: OutputOption = Output.TABLE) -> Non
     if output is Output.TABLE and not topics:
         if shows_credentials(url):
             say("there are no topics, or none that these credentials may see. Create one: tidelog topic create NAME")
-            say("Who runs the cluster gives the right to see one: tidelog acl add PRINCIPAL describe --topic NAME")
+            say("An administrator grants the right to see a topic: tidelog acl add PRINCIPAL describe --topic NAME")
         else:
             say("there are no topics yet; create one: tidelog topic create NAME")
 

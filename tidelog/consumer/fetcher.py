@@ -8,7 +8,7 @@ Which partitions, and from where, its owner says, at any moment: a long poll tha
 added is broken off. What was fetched ahead of a partition that is dropped, paused or read from elsewhere is thrown away at once.
 
 A leader that hangs keeps its connections. Once a long poll has outlived its time by SILENCE_S, another broker is asked who leads;
-where that is somebody else by now, the poll is given up.
+if that is another broker by now, the poll is given up.
 
 Invariants: a partition's next fetch begins where the last answer that arrived whole has ended, so nothing is fetched twice and
 nothing is left out, whatever breaks in between. All that is handed out of a topic is of one topic id: each fetch names it, and
@@ -393,7 +393,7 @@ class Fetcher:
         moved = set(self._replicas.avoid(failed, time.monotonic()))
         if moved:
             first = next(iter(moved))
-            log.info("%s; going on at the leader (%d partitions of %s)", errors[first], len(moved), self._what)
+            log.info("fetching moves to the leader partitions=%d: %s: %s", len(moved), self._what, errors[first])
             self._alter(moved)
         return {partition: error for partition, error in errors.items() if partition not in moved}
 
@@ -451,7 +451,7 @@ class Fetcher:
             next_offset = self._progress.reset_position(partition, gone)
         except OutOfRange as error:
             return {partition: error}
-        log.warning("%s; going on at offset %d", said, next_offset)
+        log.warning("position moved offset=%d: %s", next_offset, said)
         self._watcher.position_reset(partition, next_offset)
         return {}
 
@@ -460,7 +460,7 @@ class Fetcher:
         if troubled:
             others = len({id(errors[partition]) for partition in troubled}) - 1
             more = f" (and {others:,} more partitions)" if others else ""
-            log.warning("%s%s; trying again", errors[troubled[0]], more)
+            log.warning("fetch failed: %s%s; retrying", errors[troubled[0]], more)
         if len(ended) < len(errors):
             self._routes.doubt({topic for topic, _ in errors.keys() - set(ended) if topic in self._routes})
         self._log_ended({partition: errors[partition] for partition in ended})
@@ -470,9 +470,9 @@ class Fetcher:
         named = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
         for partition, error in named:
             remedy = f". {error.hint}" if self._follow else ""  # else it is raised at the end
-            log.error("reading goes on without %s: %s%s", shown(partition), error, remedy)
+            log.error("reading goes on without partition=%s: %s%s", shown(partition), error, remedy)
         if named and len(errors) > len(named):
-            log.error("reading goes on without %s more partitions of %s", f"{len(errors) - len(named):,}", self._what)
+            log.error("reading goes on without more partitions=%s: %s", f"{len(errors) - len(named):,}", self._what)
         self._changed.set()
 
 

@@ -3,8 +3,8 @@
     leader, rack named ──names a broker──▶ that broker, until who leads is asked again ──▶ leader, rack named
                                                └ any failure there ─▶ leader, no rack named, for as long
 
-So a broker of the rack that is registered and fails does not send a reader in circles. Who names no rack fetches from leaders
-alone. Invariant: a partition is fetched from one place at a time.
+So a broker of the rack that is registered and fails does not send a reader in circles. A reader that names no rack fetches from
+leaders alone. Invariant: a partition is fetched from one place at a time.
 """
 
 from __future__ import annotations

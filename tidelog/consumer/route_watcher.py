@@ -120,7 +120,7 @@ class RouteWatcher:
                         raise
                     self._deny(topic, error)
                     return
-                log.info("%s; asking again where the partitions of %s are", error, topic)
+                log.info("route not known topic=%s: %s; retrying", topic, error)
                 if topic in self._routes:
                     self._doubted.add(topic)
 

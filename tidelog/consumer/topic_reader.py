@@ -130,7 +130,7 @@ class TopicReader:
                 begin = await self._ask_where_it_begins(route)
             except REFUSALS as error:
                 patience.check(error)
-                log.info("%s; asking again where %s begins", error, route.name)
+                log.info("start not known topic=%s: %s; retrying", route.name, error)
             else:
                 if not any(map(patience.may_pass, (*begin.starts.values(), *begin.ends.values()))):
                     return begin
@@ -173,10 +173,10 @@ class TopicReader:
                 patience.check(error)
                 if isinstance(error, REFUSALS):
                     pause_ms = self._settings.retry_pause_ms_max
-                log.info("%s; looking again for %s", error, self.subscription)
+                log.info("topics not known: %s: %s; retrying", self.subscription, error)
 
     def _read_new(self, route: TopicRoute) -> None:
-        log.info("topic %s has come: reading it with %s", route.name, self.subscription)
+        log.info("topic added topic=%s: reading it with %s", route.name, self.subscription)
         self.fetching.follow(route)
         self.topic_changed(route)
 
@@ -191,5 +191,5 @@ class TopicReader:
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         if self.subscription.pattern is not None and self._follow:
-            log.warning("%s; going on without it", error)
+            log.warning("topic gone: %s; reading goes on without it", error)
             self.fetching.drop(self.fetching.of_topic(topic))

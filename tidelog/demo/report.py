@@ -166,7 +166,8 @@ def _hours(minutes: int) -> str:
 
 
 def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s: float) -> Group:
-    """Rates leave out the time from the kill to the first acknowledgement after it, and latencies the rows that met the kill."""
+    """Returns the table of figures. Rates leave out the time from the kill to the first acknowledgement after it, and latencies the
+    rows that met the kill."""
     columns = ("records", "records/s ¹", "answered after: p50", "p99", "over the kill ²")
     table = _table("How fast, with everything on this machine", *columns)
     for half in halves:

@@ -85,7 +85,7 @@ class OffsetCommitter:
         try:
             await (self.commit if waits else self._commit_once)(lambda: self._positions.due(partitions))
         except TidelogError as error:
-            log.warning("group %s: what was processed could not be committed: %s", self._group, error)
+            log.warning("commit failed group=%s: %s", self._group, error)
 
     async def under_way(self) -> None:
         """Returns when the one that is under way now has ended: what the group has committed is read after it, or it might land

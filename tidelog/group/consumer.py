@@ -255,8 +255,8 @@ async def leave_groups(open_readings: OpenReadings, timeout_s: float) -> None:
 
 def _warn(reading: GroupReader, waited_s: float) -> None:
     log.warning(
-        "group %s: its member is ended, though it could not commit and leave within %g s; what is not committed is read again, by "
-        "others once its session has ended",
+        "member ended without its last commit group=%s: it could not commit and leave within %g s; what is not committed is read "
+        "again, by other members once its session has ended",
         reading.group,
         waited_s,
     )

@@ -192,7 +192,7 @@ class GrpcCoordinatorClient:
         if (known := self._coordinators.get(name)) is not None:
             return known
         async with self._finding:
-            if (known := self._coordinators.get(name)) is not None:  # somebody else has asked meanwhile
+            if (known := self._coordinators.get(name)) is not None:  # another caller has asked meanwhile
                 return known
             began_s = self._trouble.clock()
             try:

@@ -329,7 +329,7 @@ class GroupReader:
                 if self._gives_up(missing_since_s):
                     self._end_missing(wanted, ids, error)
                     return
-                log.info("group %s: %s; asking again where its partitions begin", self.group, error)
+                log.info("start not known group=%s: %s; retrying", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
             starts = {partition: start for partition, start in found.items() if start is not None}
@@ -353,7 +353,7 @@ class GroupReader:
             if self._gives_up(missing_since_s):
                 self._end_missing(missing, ids, Unavailable(NO_PARTITION, hint="Call consume again."))
                 return
-            log.info("group %s: there is no partition %s yet", self.group, ", ".join(sorted(map(shown, missing))))
+            log.info("partition not known yet group=%s partitions=%s", self.group, ", ".join(sorted(map(shown, missing))))
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     def _gives_up(self, missing_since_s: float | None) -> bool:
@@ -443,7 +443,7 @@ class GroupReader:
                     self._connection, from_store=not self._follow, refuses_outdated=not self._follow
                 )
             except Unavailable as error:
-                log.info("group %s: %s; asking again for its topics", self.group, error)
+                log.info("topics not known group=%s: %s; retrying", self.group, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
             if missing := [name for name in self.subscription.names if name not in counts]:
@@ -461,7 +461,7 @@ class GroupReader:
                 patience.check(error)
                 if isinstance(error, REFUSALS):
                     pause_ms = self._settings.retry_pause_ms_max
-                log.info("group %s: %s; asking again for its topics", self.group, error)
+                log.info("topics not known group=%s: %s; retrying", self.group, error)
                 continue
             patience.answered()
             if counts != self._counts:
@@ -478,7 +478,7 @@ class GroupReader:
 
     def topic_gone(self, topic: str, error: UnknownTopic) -> None:
         """Drops the topic's offsets. The present owner reads a recreated topic from its start."""
-        log.warning("group %s: %s", self.group, error)
+        log.warning("topic gone group=%s: %s", self.group, error)
         partitions = [partition for partition in self._assignment_ids if partition[0] == topic]
         if "new_topic_id" in error.details:  # before the drop, which may leave nothing to read
             self.fetching.end_when_read(False)

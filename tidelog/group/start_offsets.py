@@ -156,7 +156,7 @@ class StartOffsets:
         if isinstance(start, TidelogError):
             return MemberStart(route, start, at, None)
         if start.moved:
-            log.warning("%s; reading goes on at %d", start.moved, start.offset)
+            log.warning("start moved offset=%d: %s", start.offset, start.moved)
         return MemberStart(route, start.offset, at, ends if isinstance(ends, OffsetRange) and not self._follow else None)
 
     async def _epoch_ends(

@@ -131,12 +131,12 @@ class RecordAccumulator:
         return True
 
     def take_gained(self) -> set[RoutePath]:
-        """Ways that something moved to since this was last asked: somebody has to send there now."""
+        """Returns the ways that something moved to since this was last asked: a sender has to send there now."""
         gained, self._gained = self._gained, set()
         return gained
 
     def take_unused(self) -> set[RoutePath]:
-        """Ways that queues moved away from since this was last asked, and that no other queue goes or is to go."""
+        """Returns the ways that queues moved away from since this was last asked, and that no other queue goes or is to go."""
         left, self._left = self._left, set()
         return left - self._lines.keys() - self._headed.keys()
 
@@ -209,7 +209,7 @@ class RecordAccumulator:
         return sum(batch.record_count for batch in _unsettled(self._in_line(way)))
 
     def in_flight(self, way: RoutePath) -> list[str]:
-        """Topics with something on the wire."""
+        """Returns the topics with something on the wire."""
         return sorted({queue.topic for queue in self._in_line(way) if queue.on_wire})
 
     def is_deserted(self, way: RoutePath) -> bool:
@@ -217,7 +217,7 @@ class RecordAccumulator:
         return any(queue.on_wire and queue.next_way.address != way.address for queue in self._in_line(way))
 
     def topics_of(self, way: RoutePath) -> set[str]:
-        """Topics with something to send this way."""
+        """Returns the topics with something to send this way."""
         return {queue.topic for queue in self._in_line(way)}
 
     def busy(self, way: RoutePath) -> list[PartitionQueue]:

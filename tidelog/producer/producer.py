@@ -102,7 +102,7 @@ class Producer:
         )
         self._streams: dict[RoutePath, tuple[Sender, asyncio.Task[None]]] = {}
         self._closed: TidelogError | None = None
-        # The task that has opened a batch, until it gives way. Who has done so does not wait: it would be overtaken.
+        # The task that has opened a batch, until it gives way. A caller that has done so does not wait, or it would be overtaken.
         self._rolled_in: asyncio.Task[Any] | None = None
         self._has_work = asyncio.Event()
         self._record_bytes_max = min(settings.request_bytes_max, settings.buffer_bytes_max)
@@ -276,7 +276,8 @@ class Producer:
         return self._streams[way][0]
 
     def _after_answers(self) -> None:
-        """Batches have left: there may be room, and partitions may have moved. Streams that nothing goes over now end."""
+        """Goes on after batches have left: there may be room, and partitions may have moved. Streams that nothing goes over now
+        end."""
         self._room.admit()
         if self._closed is not None:
             return

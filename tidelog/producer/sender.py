@@ -10,7 +10,7 @@ outcome, and the queues send it again in order (partition_queue.py); before that
 batch counts as sent once it is encoded, so what can't be encoded fails alone.
 
 A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
-who leads by now: where that is somebody else, the stream is given up; where it is still this one, it is slow, and is left alone.
+who leads by now: if that is another broker, the stream is given up; where it is still this one, it is slow, and is left alone.
 A broker that said that it reads nothing for a while, because a quota is overdrawn, is not silent within that time.
 A broker that may wait for a leader itself (`RoutePath.awaits`) has a stream of its own for that, and counts as hanging no
 sooner: but who leads is asked sooner, so that the next leader is found.
@@ -166,15 +166,15 @@ class Sender:
         now_s = asyncio.get_running_loop().time()
         if self._away_since_s is None:
             self._away_since_s = self._outage_logged_s = now_s
-            log.warning("%s; trying again", error)
+            log.warning("sending failed: %s; retrying", error)
         elif now_s - self._outage_logged_s >= OUTAGE_LOG_EVERY_S:
             self._outage_logged_s = now_s
             waiting = count_of_records(self._accumulator.unacknowledged_records(self._way))
-            log.warning("%s; for %.0f s now, %s not acknowledged; trying again", error, now_s - self._away_since_s, waiting)
+            log.warning("sending fails for %.0f s: %s; %s not acknowledged; retrying", now_s - self._away_since_s, error, waiting)
 
     def _log_end_of_outage(self) -> None:
         if self._away_since_s is not None:
-            log.warning("%s: connected again", self._address)
+            log.warning("connected again broker=%s", self._address)
             self._away_since_s = None
 
     async def _converse(self, stubs: Stubs) -> None:

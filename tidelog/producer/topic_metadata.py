@@ -127,7 +127,7 @@ class ProducerMetadata:
             self.learn_later((book.name,))
 
     def learn_later(self, topics: Iterable[str]) -> None:
-        """Asks in the background, unless somebody does already."""
+        """Asks in the background, unless another caller does already."""
         for topic in topics:
             if topic not in self._asking and topic in self.books and not self._is_stopped:
                 self._asking.add(topic)

@@ -101,7 +101,7 @@ class Channels:
         except asyncio.CancelledError:
             if not self._is_closed or _is_cancelled():
                 raise
-            # grpc cancels what is under way, as if somebody had cancelled the task: that would end without a word
+            # grpc cancels what is under way, as if a caller had cancelled the task: that would end without a word
             cut_off = "the client was closed before the call had its answer"
             raise (OutcomeUnknown(cut_off, address=address) if writes else Rejected(cut_off, address=address)) from None
         except grpc.aio.UsageError:

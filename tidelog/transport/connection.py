@@ -123,8 +123,8 @@ class Connection:
     async def open(self) -> None:
         """Finds the cluster at the first address that answers; raises Unavailable with what each of them met, or what they refuse.
 
-        The addresses that were given come first, then those of brokers that were there before. Who comes while another looks for
-        the cluster shares what comes of it.
+        The addresses that were given come first, then those of brokers that were there before. A caller that comes while another
+        looks for the cluster shares what comes of it.
         """
         came_s = time.monotonic()
         async with self._opening.lock:
@@ -196,7 +196,7 @@ class Connection:
 
     def _log_if_direct_again(self, address: str) -> None:
         if self._reachability.connected(address):
-            log.warning("%s: connected; what it leads goes there directly again", address)
+            log.warning("connected again broker=%s: its partitions are reached directly", address)
 
     async def call(
         self,
@@ -346,7 +346,8 @@ class Connection:
         another broker a moment ago. A broker that can't do so in time answers what it has heard of, or Unavailable where
         `refuses_outdated`: another one is asked.
 
-        Raises UnknownTopic, Unavailable. Who comes while another asks shares its failure: they do not wait one after the other.
+        Raises UnknownTopic, Unavailable. A caller that comes while another asks shares its failure: they do not wait one after the
+        other.
         """
         came_s = time.monotonic()
         wanted_since_s = came_s - (0.0 if fresh or from_store else self._settings.topic_age_ms_max / 1000)
@@ -356,7 +357,7 @@ class Connection:
         question = self._questions.setdefault((topic, refuses_outdated), _Question())
         async with question.lock:
             route = self._known_route(topic, wanted_since_s)
-            if route is not None and not from_store:  # somebody else has asked meanwhile
+            if route is not None and not from_store:  # another caller has asked meanwhile
                 return route
             if question.failure is not None and question.failed_s >= came_s:
                 raise copy(question.failure)
@@ -452,7 +453,7 @@ class Connection:
         )
 
     def _retry_connections(self) -> None:
-        """Leaders that could not be connected may be by now: each lookup begins another attempt."""
+        """Tries again to connect leaders that could not be connected: each lookup begins another attempt."""
         for address in set(self._grpc_address_of.values()):
             if self._reachability.is_unconnected(address) and self._channels.is_connected(address):
                 self._log_if_direct_again(address)
@@ -461,7 +462,7 @@ class Connection:
         has_detour = self._reachability.has_detour(leader)
         way = self._reachability.way_to(leader, self._seeds)
         if way != leader and not has_detour:
-            log.warning("%s leads partitions and can't be connected from here; going through %s, which forwards", leader, way)
+            log.warning("leader can't be connected from here leader=%s through=%s: the other broker forwards", leader, way)
         return way
 
     # ── the cluster ──

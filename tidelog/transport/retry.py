@@ -63,10 +63,10 @@ class OutageLog:
         failing.last_s = now_s
         if now_s - failing.since_s >= LOG_AFTER_S and (failing.logged_s is None or now_s - failing.logged_s >= LOG_EVERY_S):
             failing.logged_s = now_s
-            log.warning("%s: for %.0f s now: %s; trying again", what, now_s - failing.since_s, error)
+            log.warning("no answer for %.0f s: %s: %s; retrying", now_s - failing.since_s, what, error)
 
     def over(self, what: str) -> None:
         """Notes that the call was answered."""
         failing = self._failing.pop(what, None)
         if failing is not None and failing.logged_s is not None:
-            log.warning("%s: answered again after %.0f s", what, self.clock() - failing.since_s)
+            log.warning("answered again after %.0f s: %s", self.clock() - failing.since_s, what)

@@ -210,7 +210,7 @@ def test_each_restart_of_a_killed_broker_is_awaited_and_reported_once(tmp_path: 
         broker.stop()
     assert [(record["offset"], record["value"]) for record in seen] == [(0, "before"), (1, 0), (2, 1)]
     assert len(stderr.splitlines()) == 2, stderr
-    assert all(line.endswith(b"; trying again") for line in stderr.splitlines())
+    assert all(line.endswith(b"; retrying") for line in stderr.splitlines())
 
 
 def test_a_topic_that_is_deleted_and_made_again_ends_it(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:

@@ -294,7 +294,7 @@ def test_an_error_that_stays_is_raised_after_what_was_fetched_before_it(caplog: 
         broker.fetch_faults = [Corrupt("bad segment")]
         with pytest.raises(Corrupt, match="bad segment"):
             await read_out(consumer)
-        assert "trying again" not in caplog.text
+        assert "retrying" not in caplog.text
 
     with_records(test, fetch_wait_ms_max=50)
 

@@ -274,7 +274,7 @@ def test_a_damaged_partition_is_reported_and_does_not_stop_the_others(
         assert list(consumer.errors) == [1]
         error = consumer.errors[1]
         if follow:
-            assert "reading goes on without orders/1: 127.0.0.1" in caplog.text
+            assert "reading goes on without partition=orders/1: 127.0.0.1" in caplog.text
             assert "Read on from offset 8." in caplog.text
             await log.produce("orders", 30, partition=0)
             assert [record.json() for record in await consumer.chunk()] == [30]
@@ -296,7 +296,7 @@ def test_partitions_that_begin_outside_of_their_offsets_do_not_stop_the_others(c
         assert (values, type(error)) == ([30], OutOfRange)
         assert "offset 99 of orders/0 is outside of [0, 10]: its newest record has offset 9" in error.message
         assert error.__notes__ == ["2 partitions of orders were not read to their ends: 0, 1."]
-        assert "reading goes on without orders/1" in caplog.text
+        assert "reading goes on without partition=orders/1" in caplog.text
 
     with_records(test)
 

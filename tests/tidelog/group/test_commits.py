@@ -164,7 +164,7 @@ def test_a_member_that_is_ended_before_it_could_commit_says_so(
             monkeypatch.setattr(GrpcCoordinatorClient, "commit", silent)
             if not leaves_client:
                 await consumer.aclose()
-        assert "group billing: its member is ended, though it could not commit and leave within 0.5 s" in caplog.text
+        assert "member ended without its last commit group=billing: it could not commit and leave within 0.5 s" in caplog.text
 
     with_group(tmp_path, scenario)
 

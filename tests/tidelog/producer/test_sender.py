@@ -205,7 +205,7 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
             assert pause_s >= least_s, "half of retry_pause_ms at the least, then twice as long, and again"
         reported = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
         assert len(reported) == 1
-        assert "there is no session; trying again" in reported[0]
+        assert "there is no session; retrying" in reported[0]
 
     with caplog.at_level(logging.WARNING):
         with_broker(test)

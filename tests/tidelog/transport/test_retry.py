@@ -45,16 +45,16 @@ def test_a_long_outage_is_logged_periodically_and_at_its_end(
     trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails(trouble, clock, LOG_AFTER_S + 2 * LOG_EVERY_S)
-    assert caplog.messages == [f"group g: for {s:.0f} s now: etcd is away; trying again" for s in (10, 70)]
+    assert caplog.messages == [f"no answer for {s:.0f} s: group g: etcd is away; retrying" for s in (10, 70)]
     trouble.over("group g")
     trouble.over("group g")
-    assert caplog.messages[2:] == ["group g: answered again after 130 s"]
+    assert caplog.messages[2:] == ["answered again after 130 s: group g"]
 
 
 def test_a_single_attempt_counts_from_its_beginning(trouble: OutageLog, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.now_s = 30.0
     trouble.met("group g", ConnectionError("etcd is away"), began_s=0.0)
-    assert caplog.messages == ["group g: for 30 s now: etcd is away; trying again"]
+    assert caplog.messages == ["no answer for 30 s: group g: etcd is away; retrying"]
 
 
 def test_two_failures_without_an_attempt_between_them_are_two_outages(

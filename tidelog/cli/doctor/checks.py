@@ -332,5 +332,5 @@ def check_credentials(credentials: SettingChanges) -> list[Diagnosis]:
     except OSError as error:
         return [Diagnosis(_CHECK, "failed", f"{path}: {error.strerror}", "Name a file that stays.")]
     if others:
-        return [Diagnosis(_CHECK, "warning", f"{path}: everybody on this machine may read the key", f"chmod o-rwx {path}")]
+        return [Diagnosis(_CHECK, "warning", f"{path}: every user of this machine may read the key", f"chmod o-rwx {path}")]
     return [Diagnosis(_CHECK, "ok", f"{path} holds a key")]

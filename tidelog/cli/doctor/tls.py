@@ -32,7 +32,7 @@ async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:
         if not beyond:
             return []
         remedy = "Set tls_cert_file and tls_key_file at the brokers (docs/security.md), and write https:// here."
-        return [Diagnosis("TLS", "warning", f"{', '.join(beyond)}: everybody on the way can read what is said", remedy)]
+        return [Diagnosis("TLS", "warning", f"{', '.join(beyond)}: every host on the way can read the traffic", remedy)]
     return await asyncio.gather(*(asyncio.to_thread(_check, address, shown) for address in addresses))
 
 

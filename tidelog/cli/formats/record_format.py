@@ -105,7 +105,7 @@ def _moment(timestamp_ms: int) -> str:
 
 
 def shown(value: bytes | None) -> str:
-    """Bytes for a terminal: never a control character, never more than a line."""
+    """Returns bytes as text for a terminal: never a control character, never more than a line."""
     if value is None:
         return "-"
     try:

@@ -34,7 +34,7 @@ def test_plain_text_beyond_this_machine_is_warned_of() -> None:
     assert asyncio.run(check_tls("http://localhost:8080", {})) == []
     [found] = asyncio.run(check_tls("http://tidelog.example:8080,grpc://127.0.0.1", {}))
     assert found.status == "warning"
-    assert found.detail.startswith("http://tidelog.example:8080: everybody on the way")
+    assert found.detail.startswith("http://tidelog.example:8080: every host on the way")
 
 
 def test_a_file_with_a_key_has_a_row_of_its_own(tmp_path: Path) -> None:

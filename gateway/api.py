@@ -117,7 +117,7 @@ class BrokerApi(Protocol):
 
     @property
     def metadata_age_ms(self) -> int:
-        """Milliseconds since the last answer of the metadata store."""
+        """Returns the milliseconds since the last answer of the metadata store."""
         ...
 
     @property
@@ -127,7 +127,7 @@ class BrokerApi(Protocol):
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        """Partitions that this broker was appointed to lead and does not serve, each with the damage that was found."""
+        """Returns the partitions that this broker was appointed to lead and does not serve, each with the damage that was found."""
         ...
 
     @property

@@ -46,7 +46,7 @@ PANELS = (
     Panel(
         "Brokers and leases",
         "short",
-        "Ready brokers, leases that hold, and partitions that nobody leads: these are not written nor read.",
+        "Ready brokers, leases that hold, and partitions without a leader, which can be neither written nor read.",
         (
             Target("ready", f"sum(tidelog_ready{{{OF}}})"),
             Target("leases held", f"sum(tidelog_lease_held{{{OF}}})"),

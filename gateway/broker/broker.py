@@ -360,7 +360,7 @@ class Broker:
 
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
-        """Partitions that this broker was appointed to lead and does not serve, each with the damage on the bucket."""
+        """Returns the partitions that this broker was appointed to lead and does not serve, each with the damage on the bucket."""
         try:
             return self.log.partitions.damaged
         except TidelogError:

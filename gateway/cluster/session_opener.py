@@ -188,5 +188,5 @@ async def _until_done(failed: str, step: Callable[[], Awaitable[_Answer]]) -> _A
         try:
             return await step()
         except (Unavailable, OutcomeUnknown) as error:
-            log.warning("%s: %s; retrying", failed, error)
+            log.warning("opening the session waits: %s: %s; retrying", failed, error)
             await asyncio.sleep(PAUSE_S)

@@ -313,7 +313,7 @@ class Controller:
             if error is self._appointments.ending:
                 raise  # which ends the broker
             hint = error.hint if isinstance(error, Rejected) else ""
-            log.error("%s failed; retrying: %s %s", what, error, hint)
+            log.error("controller step failed: %s: %s %s; retrying", what, error, hint)
             await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
         finally:
             self._alongside.discard(what)

@@ -155,8 +155,8 @@ async def _next_position(bucket: ObjectStore, metadata: MetadataStore, layout: K
         return now
     if listed[-1].position > now:
         log.error(
-            "%s is newer than the metadata, at revision %s and appointments %s: etcd was set back to a backup, and should have "
-            "been restored from the bucket, or the metadata exist twice",
+            "snapshot is newer than the metadata key=%s revision=%s appointments=%s: etcd was set back to a backup, and should "
+            "have been restored from the bucket, or the metadata exist twice",
             listed[-1].key,
             now.revision,
             now.number,

@@ -127,7 +127,10 @@ class GroupExpiry:
         self.counts.groups += gone.group
         if not gone.is_nothing:
             log.info(
-                "offsets expired group=%s offsets=%d%s", name, len(gone.offsets), ": the group expired, too" if gone.group else ""
+                "offsets expired group=%s offsets=%d: %s",
+                name,
+                len(gone.offsets),
+                "the group, too" if gone.group else "the group stays",
             )
 
     def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> ExpiredState:

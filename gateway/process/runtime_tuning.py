@@ -103,8 +103,8 @@ def raise_file_limit(settings: GatewaySettings, *, is_reached_from_elsewhere: bo
     needed = settings.http_connections_max + settings.grpc_connections_max + SPARE
     if is_reached_from_elsewhere and soft != resource.RLIM_INFINITY and soft < needed:
         log.info(
-            "this process may have %d files open, and %d connections are allowed (http_connections_max, grpc_connections_max): "
-            "the limit is met before that; raise it (ulimit -n %d), or allow fewer",
+            "limit of open files is low limit=%d connections_max=%d: the process meets it before http_connections_max and "
+            "grpc_connections_max; raise it (ulimit -n %d), or allow fewer connections",
             soft,
             needed - SPARE,
             needed,

@@ -122,7 +122,7 @@ class _Tables:
             self.corrupt.add(partition)
         if held is not None:
             if before is not None and held[0].leader_epoch < before[0].leader_epoch:
-                log.error("the leader epoch of %s fell from %s to %s", partition, before[0].leader_epoch, held[0].leader_epoch)
+                log.error("leader epoch fell partition=%s from=%s to=%s", partition, before[0].leader_epoch, held[0].leader_epoch)
                 self.set_back = partition
             self.states[partition] = held
             self.led_by.setdefault(held[0].leader_session, set()).add(partition)

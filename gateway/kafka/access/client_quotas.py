@@ -144,7 +144,9 @@ def _principal(entity: Sequence[AlterClientQuotasRequestEntityData]) -> str:
         raise KafkaRejected("quotas are of users: client ids and addresses have none", hint="Name an entity of type user alone.")
     name = entity[0].entity_name
     if name == EVERYONE:
-        raise KafkaRejected("* is no user", hint="Use the default of users, which is for everybody without a quota of his own.")
+        raise KafkaRejected(
+            "* is no user", hint="Use the default of users, which applies to every user without a quota of its own."
+        )
     return EVERYONE if name is None else name
 
 

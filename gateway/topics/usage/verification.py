@@ -63,7 +63,7 @@ class Verification(NamedTuple):
 
 
 class BucketVerifier:
-    """Verifies the bucket when somebody has begun that. Its owner runs `run()` as a task."""
+    """Verifies the bucket when a caller has begun one. Its owner runs `run()` as a task."""
 
     def __init__(self, store: ObjectStore, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -97,7 +97,7 @@ class BucketVerifier:
         return self.state
 
     async def run(self) -> None:
-        """Verifies the bucket whenever somebody has begun that, until cancelled."""
+        """Verifies the bucket whenever a caller has begun one, until cancelled."""
         while True:
             await self._asked.wait()
             self._asked.clear()

@@ -130,7 +130,7 @@ class EtcdClient:
         if self._members[self._member_index] is member:
             self._member_index = (self._member_index + 1) % len(self._members)
         if not member.left:
-            log.warning("etcd member %s fails: %s", member.url, cause)
+            log.warning("etcd member failed member=%s: %s", member.url, cause)
         member.met, member.left = False, True
 
     async def probe(self) -> None:

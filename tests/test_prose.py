@@ -30,8 +30,26 @@ CAPITAL_INSIDE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 BETWEEN_WORDS = re.compile(r"[\s-]+")
 # Names, and what ids of parameters hold between quotes and commas.
 WORDS = re.compile(r"\w+(?:[ -]\w+)*")
+# Actors without a name. What acts is a client, a broker, a leader, a caller.
+UNNAMED = re.compile(r"\b(?:some|every|any)body\b|(?:^|[.!?:;] )Who (?!may\b)")
+# How a function's docstring begins: with a verb in the third person, or with the parameter that it describes.
+VERB_FIRST = re.compile(r"[A-Z][a-z-]*s\b|`")
+PLURALS = re.compile(
+    r"(?:Addresses|Batches|Bytes|Errors|Leaders|Milliseconds|Offsets|Pairs|Partitions that|Producers|Rates|Rows|Seconds|Segments"
+    r"|Sessions|This|Times|Topics|Values|Ways)\b"
+)
+# Of a log line: the event, then its ids as key=value or a time, then what follows the first colon.
+PLACEHOLDER = re.compile(r"%[-.\d]*[sdgfr]")
+IDENTIFIED = re.compile(r"(?:\w=%[-.\d]*[sdgfr](?:/%s|:%d)?|%[-.\d]*[sdgf] m?s\b)")
+LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+# Other texts of the product that people read.
+READ_BY_PEOPLE = (".proto", ".yaml", ".html", ".tpl", ".txt", ".json")
 FRAGMENT = re.compile(r"(?:Of|As|What|Where|The same|That|So|Who|Whether)\b")
 SENTENCE = re.compile(r"[A-Z].*?\.(?:\s|$)", re.DOTALL)
+# The docstring of a command is its help, which begins as the command line's pages do.
+HELP_PAGES = frozenset({"tidelog/cli/app/root.py"})
+# What a broker prints for people when it is ready.
+WELCOMES = frozenset({"tidelog/cli/broker/serve.py", "tidelog/cli/broker/compact.py"})
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,6 +95,42 @@ def banned(source: str) -> list[str]:
     tokens = tokenize.generate_tokens(StringIO(source).readline)
     texts += [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
     return [f"{line}: {word}" for line, text in texts for word in BANNED.findall(text)]
+
+
+def unnamed(source: str, tree: ast.Module) -> list[str]:
+    """Sentences of the source whose actor has no name, each with its line."""
+    if not UNNAMED.search(source):
+        return []
+    texts = [(node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    tokens = tokenize.generate_tokens(StringIO(source).readline)
+    texts += [(token.start[0], token.string.removeprefix("# ")) for token in tokens if token.type == tokenize.COMMENT]
+    return [f"{line}: {found[0].strip()}" for line, text in texts for found in UNNAMED.finditer(text)]
+
+
+def without_a_verb(tree: ast.Module) -> list[str]:
+    """Names of functions, with their docstrings, which begin neither with a verb nor with a parameter."""
+    return [
+        f"{node.name}: {text.partition('.')[0]}"
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and (text := ast.get_docstring(node))
+        if not VERB_FIRST.match(text) or PLURALS.match(text)
+    ]
+
+
+def badly_logged(tree: ast.Module) -> list[str]:
+    """Log lines whose event names a value that is neither key=value nor a time. A line may be an error's text alone."""
+    messages = [
+        (node.lineno, node.args[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS
+        if isinstance(node.func.value, ast.Name) and node.func.value.id == "log" and node.args
+        if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    ]
+    return [
+        f"{line}: {message}"
+        for line, message in messages
+        if message != "%s" and PLACEHOLDER.search(IDENTIFIED.sub("", message.partition(": ")[0]))
+    ]
 
 
 def names_in(tree: ast.Module) -> tuple[list[str], list[str]]:
@@ -169,6 +223,35 @@ def test_no_banned_word_stands_in_docstrings_comments_and_messages() -> None:
     assert found == []
 
 
+def test_every_docstring_of_a_function_begins_with_a_verb_or_a_parameter() -> None:
+    trees = ((path, parsed(path)) for path in product_modules())
+    found = [f"{path}: {text}" for path, tree in trees if not is_generated(tree) for text in without_a_verb(tree)]
+    assert [text for text in found if text.partition(": ")[0] not in HELP_PAGES] == []
+
+
+def test_every_actor_has_a_name() -> None:
+    found = [
+        f"{path}:{text}" for path in product_modules() for text in unnamed((ROOT / path).read_text(encoding="utf-8"), parsed(path))
+    ]
+    assert found == []
+
+
+def test_every_log_line_is_an_event_then_its_ids_then_the_cause() -> None:
+    found = [f"{path}:{line}" for path in product_modules() if path not in WELCOMES for line in badly_logged(parsed(path))]
+    assert found == []
+
+
+def test_no_banned_word_stands_in_other_texts_that_people_read() -> None:
+    sources, pages = ("gateway", "metadata", "deploy/helm"), ("docs/design", "docs/decisions", "docs/reference", "docs/glossary.md")
+    paths = [
+        path
+        for path in files()
+        if (path.startswith(sources) and path.endswith(READ_BY_PEOPLE)) or (path.startswith(pages) and path.endswith(".md"))
+    ]
+    found = [f"{path}: {word}" for path in paths for word in BANNED.findall((ROOT / path).read_text(encoding="utf-8"))]
+    assert found == []
+
+
 @pytest.mark.parametrize(
     ("banned_in_names", "verbs"),
     [(BANNED_IN_NAMES, VERBS), (BANNED_IN_THE_PRODUCT, VERBS_IN_THE_PRODUCT)],
@@ -236,6 +319,26 @@ def test_a_string_below_an_attribute_is_found() -> None:
 def test_banned_words_are_found_in_comments_docstrings_and_parts_of_texts_but_not_in_names() -> None:
     source = '"""Nobody."""\ntold = 1  # anew\nsaid = f"{told} by then"\n'
     assert banned(source) == ["1: Nobody", "3: by then", "2: anew"]
+
+
+@pytest.mark.parametrize("text", ["The end of it.", "Rows of a table.", "-1 is null.", "InvalidArgument for others."])
+def test_a_docstring_without_a_verb_is_found(text: str) -> None:
+    assert without_a_verb(ast.parse(f'def end():\n    """{text}"""\n')) == [f"end: {text[:-1]}"]
+
+
+def test_a_docstring_may_begin_with_a_verb_or_with_the_parameter_that_it_describes() -> None:
+    assert without_a_verb(ast.parse('def a():\n    """Returns it."""\ndef b(x):\n    """`x`: a number."""\n')) == []
+
+
+def test_sentences_without_a_named_actor_are_found() -> None:
+    source = '"""Waits. Who asks is served."""\nsay("Who may do what")  # somebody\n'
+    assert unnamed(source, ast.parse(source)) == ["1: . Who", "2: somebody"]
+
+
+def test_a_log_line_that_begins_with_a_value_or_has_one_in_its_event_is_found() -> None:
+    lines = ["%s failed: %s", "topic %s deleted", "seal check failed session=%s: %s; retrying", "no answer for %.0f s: %s", "%s"]
+    source = "".join(f"log.info({line!r}, x)\n" for line in lines)
+    assert badly_logged(ast.parse(source)) == ["1: %s failed: %s", "2: topic %s deleted"]
 
 
 def test_banned_words_are_found_in_names_of_all_kinds_and_not_inside_of_words() -> None:

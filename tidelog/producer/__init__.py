@@ -9,8 +9,8 @@ Invariants:
 - Every record gets an outcome: an offset, a refusal, or OutcomeUnknown.
 - Buffered bytes stay within `buffer_bytes_max`.
 
-After a refusal or a lost answer the client awaits all outstanding answers, then decides about all batches together, in order, by what
-the oldest one met:
+After a refusal or a lost answer the client awaits all outstanding answers. Then it decides about all batches together, in order, by
+what the oldest one met:
 
 - a retryable refusal, or a broken stream: All are sent again in order, with the same bytes and sequences, until
   `delivery_timeout_ms`.

@@ -11,8 +11,8 @@ What makes the figures honest:
 - The floor of a call (`grpc_floor.py`) is gRPC's own server for Python, which looks at nothing: as many processes as
   brokers, the same client at the same pace.
 - Members of groups (`groups_client.py`) are raw calls, sent by the clock whether those before were answered or not, and a
-  wait counts from when the call was due; how late the client itself was, and what client, brokers, etcd and everybody else took
-  of the cores, is told beside it. As many join at once as are answered in time (`groups_joining.py`); what was refused is
+  wait counts from when the call was due; how late the client itself was, and what client, brokers, etcd and all others took
+  of the cores, is reported beside it. As many join at once as are answered in time (`groups_joining.py`); what was refused is
   counted by its reason. For `groups-rebalance` they are whole members with connections of their own (`groups_members.py`).
 - etcd alone is the same etcd once the brokers are gone: as many clients, each with one transaction under way, of as many
   offsets as the brokers' had.
@@ -22,7 +22,7 @@ What makes the figures honest:
 - Clusters are real ones: `tidelog serve` in processes of their own, with their defaults, an etcd that syncs to the same
   disk, and a bucket on it. Only `failover` and `three-brokers` have brokers flush as they do on S3 (`cluster.py`), so that a
   session has as many segments as there.
-- From outside: who leads what since when is told by etcd's watch (`cluster.py`), what is read of the bucket by the kernel
+- From outside: leaders and their times come from etcd's watch (`cluster.py`), what is read of the bucket from the kernel
   (`bucket_reads.py`; how many bytes: `broker.py`), what etcd is asked by its own counters (`etcd_server.py`), when a record was
   acknowledged by the SDK of a producer (`sdk_client.py`). All times are of one monotonic clock.
 - Waits are those of whole batches, from the send of their first record on, and none is left out.

@@ -68,7 +68,7 @@ def compact(
 
     \b
     What --once reports:
-    manifests       commits, each of one partition's records that are in Parquet now
+    manifests       commits, each for one partition
     pending bytes   bytes of batches that wait in segments: not due, or damaged
     failed          steps that failed; the next run repeats them
     damaged         partitions with damaged data, left as they are: exit code 3

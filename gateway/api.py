@@ -147,7 +147,7 @@ class BrokerApi(Protocol):
 
     @property
     def lag_history(self) -> LagHistory:
-        """The lag of consumer groups over the last hour."""
+        """Returns the lag of consumer groups over the last hour."""
         ...
 
     @property

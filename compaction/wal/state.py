@@ -167,7 +167,7 @@ class WalState:
                 "restored log does not have their records.",
                 key=key,
             )
-            log.error("session %s is not compacted: %s", state.session, state.damaged[seq])
+            log.error("session not compacted session=%s: %s", state.session, state.damaged[seq])
         state.waiting.append(_UNREADABLE)
         state.written_ms.append(state.written_ms[-1] if state.written_ms else 0)
 

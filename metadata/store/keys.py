@@ -113,7 +113,7 @@ class KeyLayout:
 
     @property
     def written(self) -> str:
-        """Prefix of the notes of sessions that write."""
+        """Returns the prefix of the notes of sessions that write."""
         return f"/{self.cluster}/written/"
 
     def written_by(self, session: SessionId) -> str:

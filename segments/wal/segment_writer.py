@@ -376,7 +376,7 @@ class SegmentWriter:
                 reason = error or "no answer in time"
                 if asyncio.get_running_loop().time() > deadline_s:
                     raise OutcomeUnknown(f"the trim markers of session {self._session.id} can't be read: {reason}") from error
-                log.warning("reading trim markers of session %s: %s; retrying", self._session.id, reason)
+                log.warning("reading trim markers failed session=%s: %s; retrying", self._session.id, reason)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
                 continue
             if is_trimmed:

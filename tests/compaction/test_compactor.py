@@ -350,7 +350,7 @@ def test_a_session_that_a_restore_has_not_seen_is_neither_compacted_nor_trimmed(
         assert compactor.metrics.damaged == 0
 
     on_a_bucket(work)
-    assert sum("session 8 is not compacted" in text for text in caplog.messages) == 1
+    assert sum("session not compacted session=8" in text for text in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("by_itself", [True, False])

@@ -5,7 +5,7 @@
     lag_history.py (any broker) ─▶ lag_samples.py ◀─ the figures of ../metrics.py, and other brokers
 
 Entry: `GroupAdmin` in admin.py. topic_readers.py finds the groups that read a topic; lag.py computes lag in records and seconds;
-seek.py computes the offsets of a reset (pure). lag_history.py has the lag of the last hour while somebody looks; lag_samples.py
+seek.py computes the offsets of a reset (pure). lag_history.py has the lag of the last hour while clients ask; lag_samples.py
 holds its samples (pure).
 
 Invariants:

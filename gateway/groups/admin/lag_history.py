@@ -1,4 +1,4 @@
-"""Serves the lag of a group over the last hour, at any broker. Samples are taken while somebody looks, and for some minutes longer.
+"""Serves the lag of a group over the last hour, at any broker. Samples are taken while clients ask, and for some minutes longer.
 
     a client asks any broker ─▶ the group is watched here ─▶ the other brokers are asked: they watch it as well, and send samples
     each refresh of the figures of groups (metrics.py) ─▶ a sample of each watched group that this broker coordinates

@@ -1,4 +1,4 @@
-"""Holds samples of the lag of groups that somebody looks at, over the last hour. Pure: the caller brings the time.
+"""Holds samples of the lag of groups that clients ask for, over the last hour. Pure: the caller brings the time.
 
     watch    a client asks for a group: it is sampled for WATCH_S from then
     take     the coordinator's figures of a watched group                    ─┐

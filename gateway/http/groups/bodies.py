@@ -285,7 +285,7 @@ class LagHistoryAnswer(Struct, frozen=True):
 
     group: str
     interval_ms: Annotated[
-        int, Meta(description="From one sample to the next while somebody looks. A longer gap means: not known.")
+        int, Meta(description="From one sample to the next while a client looks. A longer gap means: not known.")
     ]
     age_ms: Annotated[int | None, Meta(description="Age of the newest sample; null without one.")]
     at_ms: Annotated[Sequence[int], Meta(description="When the samples were taken.")]

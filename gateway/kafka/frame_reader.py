@@ -71,7 +71,7 @@ class FrameReader:
 
     @property
     def is_torn(self) -> bool:
-        """True if only a part of a frame was received."""
+        """Returns True if only a part of a frame was received."""
         return self._frame is not None or self._shortened is not None or bool(self._tail)
 
     @property

@@ -90,7 +90,7 @@ async def claim(
 
 
 async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
-    """A create whose answer was lost may have made the claim that now stands in the way."""
+    """Returns whether the claim in the way is this process's own: a create whose answer was lost may have made it."""
     body = await retry(lambda: store.get(key), on=Unavailable, pauses=RetryPauses(CLAIM_PAUSE_S, CLAIM_PAUSE_S))
     try:
         return msgspec.json.decode(body, type=ClaimRecord).writer == writer.hex()

@@ -37,7 +37,7 @@ class AccessSettings:
     # not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms.
     access_max_age_ms: float = 0.0
     # Hosts, with commas between, that requests without credentials may name in `Host` and `Origin`, such as those of a proxy.
-    # Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md.
+    # Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/guides/security.md.
     allowed_hosts: str = ""
     # Serves /metrics without credentials although `authentication` is on.
     metrics_open: bool = False

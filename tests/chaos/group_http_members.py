@@ -1,4 +1,4 @@
-"""A consumer group over plain HTTP in a chaos run, as docs/http-groups.md describes it: any broker each time, a cursor, and 409.
+"""A consumer group over plain HTTP in a chaos run, as docs/guides/groups.md describes it: any broker each time, a cursor, and 409.
 
     join ─▶ read, which commits what the cursor before has read ─▶ … ─▶ 409 ─▶ commit, join again ─▶ …
 

@@ -154,7 +154,7 @@ def test_brokers_are_replaced_one_by_one_and_never_missed(case: str) -> None:
 
 @pytest.mark.parametrize("case", BROKERS)
 def test_a_broker_that_stops_in_order_stays_within_its_grace(case: str) -> None:
-    """preStop first, then what docs/cluster.md says that SIGTERM may take."""
+    """preStop first, then what docs/guides/cluster.md says that SIGTERM may take."""
     assert _grace_s(rendered(case)) >= _stop_s(rendered(case))
 
 

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md says what is so: its commands install what they name, and its policy is that which `tidelog doctor` prints."""
+"""docs/guides/kubernetes.md is true: its commands install what they name, and its policy is that of `tidelog doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.deploy.chart import KUBERNETES, NAME, faults, render
 from tests.kit.servers import ROOT
 from tidelog.cli.doctor.checks import least_iam_policy
 
-PAGE = ROOT / "docs" / "kubernetes.md"
+PAGE = ROOT / "docs" / "guides" / "kubernetes.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 

@@ -21,7 +21,7 @@ LINES = [f"line {number}" for number in range(300)]
 START_TIMEOUT_S = 180.0
 COPY_TIMEOUT_S = 180.0
 HEAP = "300m"
-GUIDE = Path(__file__).parents[2] / "docs" / "migration.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "migrate.md"
 
 
 def files(target: Target) -> None:
@@ -46,7 +46,7 @@ def files(target: Target) -> None:
 
 
 def mirror(target: Target, *, outwards: bool) -> None:
-    """MirrorMaker 2 copies records and a group's offsets to or from Apache Kafka, as docs/migration.md sets it up."""
+    """MirrorMaker 2 copies records and a group's offsets to or from Apache Kafka, as docs/guides/migrate.md sets it up."""
     kafka = target.directory / "kafka"
     kafka.mkdir()
     with reference_broker(kafka, heap="300m") as other:
@@ -113,7 +113,7 @@ def _request(url: str, body: object = None) -> object:
 
 
 def _mirror_properties(origin: Target, copy: Target, topic: str, group: str) -> str:
-    """The file of docs/migration.md, with addresses and names of this test, and without its waits."""
+    """The file of docs/guides/migrate.md, with addresses and names of this test, and without its waits."""
     _, _, rest = GUIDE.read_text(encoding="utf-8").partition("```properties\n")
     here = {
         "origin.bootstrap.servers": origin.bootstrap,

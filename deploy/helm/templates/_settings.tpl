@@ -8,7 +8,7 @@
 {{ add (max (add (int .Values.broker.preStop.drainSeconds) 5) (int .Values.broker.preStop.endpointSeconds)) 1 }}
 {{- end -}}
 
-{{- /* preStop, then what SIGTERM takes at most (docs/cluster.md): drain_timeout_ms + put_deadline_ms + shutdown_grace_ms + 2 s. */ -}}
+{{- /* preStop, then what SIGTERM takes at most (docs/guides/cluster.md): drain_timeout_ms + put_deadline_ms + shutdown_grace_ms + 2 s. */ -}}
 {{- define "tidelog.leastGraceSeconds" -}}
 {{- $s := .Values.settings -}}
 {{- $ms := add (int ($s.drain_timeout_ms | default 20000)) (int ($s.put_deadline_ms | default 30000)) (int ($s.shutdown_grace_ms | default 10000)) -}}

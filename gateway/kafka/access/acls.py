@@ -38,7 +38,7 @@ class SecurityDisabled(KafkaRejected):
 
     code = "SECURITY_DISABLED"
     kafka_code = ErrorCode.SECURITY_DISABLED
-    default_hint = "Switch authentication on (docs/security.md)."
+    default_hint = "Switch authentication on (docs/guides/security.md)."
 
 
 _DISABLED: Final = "this broker runs without authentication, and so without ACLs"

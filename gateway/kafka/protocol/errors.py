@@ -9,4 +9,4 @@ class MalformedFrame(InvalidArgument):
     """The bytes of a request do not follow its API's definition. The listener closes the connection, as Kafka does."""
 
     code = "MALFORMED_FRAME"
-    default_hint = "Use a client that speaks Kafka's protocol; see docs/kafka.md."
+    default_hint = "Use a client that speaks Kafka's protocol; see docs/guides/kafka-clients.md."

@@ -98,6 +98,6 @@ def check_listeners(
     if missing:
         raise InvalidArgument(
             f"the broker would listen beyond this machine ({', '.join(beyond)}) without {' and without '.join(missing)}",
-            hint="docs/security.md shows how to set them; where a trusted network is all that reaches the broker, "
+            hint="docs/guides/security.md shows how to set them; where a trusted network is all that reaches the broker, "
             "--insecure-listeners true.",
         )

@@ -1,4 +1,4 @@
-"""docs/parquet.md: its program reads history as it is, with pyarrow alone."""
+"""docs/guides/parquet.md: its program reads history as it is, with pyarrow alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.compaction.kept import columns_of, record
 from tests.kit.segments.history_files import write_history
 
 ORDERS = TopicId("a" * 32)
-PAGE = (Path(__file__).parents[3] / "docs" / "parquet.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "parquet.md").read_text()
 
 
 async def lay_version(store: DirectoryObjectStore, partition: int, version: int, *bounds: int, log_start: int = 0) -> None:

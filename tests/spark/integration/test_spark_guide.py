@@ -1,4 +1,4 @@
-"""docs/spark.md and deploy/spark say what is there: options, columns, recipes, versions, files and arguments."""
+"""docs/guides/spark.md and deploy/spark say what is there: options, columns, recipes, versions, files and arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark.source.schema import ARROW_TYPES
 from tidelog.pipelines.command import parser
 
 ROOT = Path(__file__).parents[3]
-GUIDE = (ROOT / "docs" / "spark.md").read_text()
+GUIDE = (ROOT / "docs" / "guides" / "spark.md").read_text()
 DEPLOY = ROOT / "deploy" / "spark"
 APPLICATION: dict[str, Any] = yaml.safe_load((DEPLOY / "hourly-delays.yaml").read_text())
 SPEC: dict[str, Any] = APPLICATION["spec"]
@@ -63,7 +63,7 @@ def test_the_guide_names_every_recipe_and_files_that_are_there() -> None:
     there = {path.stem for path in (ROOT / "tidelog" / "pipelines").glob("*.py") if "PIPELINE: Final" in path.read_text()}
     assert recipes == there
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", GUIDE):
-        assert (ROOT / "docs" / link).exists(), link
+        assert (ROOT / "docs" / "guides" / link).exists(), link
 
 
 def test_the_policies_of_the_guide_are_json_and_allow_nothing_beyond_the_prefix() -> None:

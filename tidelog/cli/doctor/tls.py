@@ -31,7 +31,7 @@ async def check_tls(url: str, credentials: SettingChanges) -> list[Diagnosis]:
         beyond = [str(address) for address in addresses if not is_this_machine(address.host)]
         if not beyond:
             return []
-        remedy = "Set tls_cert_file and tls_key_file at the brokers (docs/security.md), and write https:// here."
+        remedy = "Set tls_cert_file and tls_key_file at the brokers (docs/guides/security.md), and write https:// here."
         return [Diagnosis("TLS", "warning", f"{', '.join(beyond)}: every host on the way can read the traffic", remedy)]
     return await asyncio.gather(*(asyncio.to_thread(_check, address, shown) for address in addresses))
 

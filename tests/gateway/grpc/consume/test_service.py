@@ -721,7 +721,7 @@ def test_nothing_is_left_behind_by_streams_that_break(tmp_path: Path) -> None:
 
 
 def test_the_loop_of_the_guide_reads_and_commits(tmp_path: Path) -> None:
-    guide = (Path(__file__).parents[4] / "docs" / "consume-stream.md").read_text()
+    guide = (Path(__file__).parents[4] / "docs" / "guides" / "grpc-stream.md").read_text()
     reported: dict[str, Any] = {"log_pb2": log_pb2}
     exec(guide.partition("```python\n")[2].partition("```")[0], reported)  # our own page
 

@@ -18,6 +18,7 @@ from tidelog.cli.doctor.checks import least_iam_policy
 
 PAGE = ROOT / "docs" / "guides" / "kubernetes.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+RECOVER = (PAGE.parent / "recover.md").read_text(encoding="utf-8")
 
 
 def commands() -> list[list[str]]:
@@ -63,7 +64,7 @@ def test_the_policy_is_that_of_doctor() -> None:
 
 def test_the_pod_that_restores_is_one_that_restricted_pod_security_admits() -> None:
     """A pod of `kubectl run` is not. The labels are those by which the chart's own etcd admits the pods of its release."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    (block,) = re.findall(r"```yaml\n(.*?)```", RECOVER, re.DOTALL)
     pod = yaml.safe_load(block)
     assert [fault for version in KUBERNETES for fault in faults(pod, version)] == []
     (container,) = pod["spec"]["containers"]

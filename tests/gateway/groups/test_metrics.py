@@ -351,7 +351,7 @@ def test_every_group_metric_that_the_guide_names_is_exported() -> None:
         await here.at.commit(4)
         await here.figures.refresh()
         reported = {name for name, _ in (*here.scrape(), *here.scrape(detailed=True))}
-        asked = re.findall(r"(?:tidelog_group|kafka_consumergroup)[a-z_]+", (DOCS / "guides" / "cluster.md").read_text())
+        asked = re.findall(r"(?:tidelog_group|kafka_consumergroup)[a-z_]+", (DOCS / "guides" / "operate.md").read_text())
         assert len(asked) > 5
         assert set(asked) <= reported
 

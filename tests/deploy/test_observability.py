@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Any
 
 import promql_parser
 import pytest
-import typer
 import yaml
 
 from metadata.errors import TidelogError
 from tests.deploy.observed_cluster import Scrape, Series, observed
 from tests.kit.etcd_server import end_shared_etcd
 from tests.kit.promtool import promtool
-from tidelog.cli.broker.setting_list import setting_names
-from tidelog.cli.commands import app
+from tests.kit.tidelog.command_line import fault_of_command
 
 __all__ = ["end_shared_etcd"]
 
@@ -153,17 +150,7 @@ def commands_of(text: str) -> set[str]:
 def test_the_commands_of_the_runbook_are_commands() -> None:
     typed = {command for path in RUNBOOK.glob("*.md") for command in commands_of(path.read_text(encoding="utf-8"))}
     assert len(typed) > 15
-    for command in typed:
-        words = shlex.split(command, comments=True)[1:]
-        at: Any = typer.main.get_command(app)
-        while hasattr(at, "commands"):
-            word = words.pop(0)
-            assert word in at.commands, command
-            at = at.commands[word]
-        flags = {flag for parameter in at.params for flag in parameter.opts}
-        for flag in (word for word in words if word.startswith("--")):
-            name = flag.removeprefix("--").replace("-", "_")
-            assert flag in flags or (at.ignore_unknown_options and name in setting_names()), command
+    assert [fault for command in typed if (fault := fault_of_command(command))] == []
 
 
 def test_the_codes_of_the_runbook_are_codes_of_errors() -> None:

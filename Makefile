@@ -12,7 +12,7 @@ MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-thorough proofs spark-crashes check bench simulate chaos chaos-proof cluster-proof kafka-gate kafka-proof proto \
-	kafka-protocol reference console-scripts kernel clean help
+	kafka-protocol reference console-scripts docs kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -110,7 +110,10 @@ $(VENV)/ready: pyproject.toml constraints.txt setup.py
 .PHONY: requirements
 requirements:
 	$(INSTALLER) $(INSTALL) setuptools cython
-	$(INSTALLER) $(INSTALL) --no-build-isolation --config-settings editable_mode=compat --editable '.[dev,demo]'
+	$(INSTALLER) $(INSTALL) --no-build-isolation --config-settings editable_mode=compat --editable '.[dev,demo,docs]'
+
+docs: $(VENV)/ready ## all Markdown pages as a site with a search, in build/site; a broken link ends it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean: ## the virtual environment and everything that was built, away
 	rm -rf $(VENV) build *.egg-info segments/records/*.so gateway/kafka/protocol/*.so

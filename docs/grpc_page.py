@@ -24,7 +24,7 @@ _INTRODUCTION = """\
 # gRPC API
 
 This page lists every service, message and enum of the package `tidelog.v1`. `python -m docs.grpc_page` generates it from
-[gateway/proto](../../gateway/proto), whose files are the source of truth for every client.
+[gateway/proto](../../gateway/proto/log.proto), whose files are the source of truth for every client.
 
 Errors are `google.rpc.Status` with `ErrorInfo` and `RetryInfo` in the details: [errors.md](errors.md). A broker serves
 `grpc.health.v1` and server reflection as well.

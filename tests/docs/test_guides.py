@@ -89,7 +89,7 @@ def run_script(text: str, folder: Path, variables: dict[str, str]) -> tuple[int,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page)])
-def test_what_a_page_shows_runs(page: str, tmp_path: Path) -> None:
+def test_commands_and_programs_of_a_page_run(page: str, tmp_path: Path) -> None:
     if missing := [name for name in ("bash", "setsid", *needs(page)) if shutil.which(name) is None]:
         pytest.skip(f"there is no {missing[0]} on this machine")
     ports = {port: free_port() for port in PORTS}

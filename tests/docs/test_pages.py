@@ -97,7 +97,7 @@ def test_programs_that_do_not_run_are_at_least_python() -> None:
             ast.parse(block.text)
 
 
-def test_what_does_not_run_says_why_or_by_what_test() -> None:
+def test_blocks_that_do_not_run_say_why_or_by_which_test() -> None:
     for block in all_blocks():
         if block.mark == "checked":
             assert len(block.reason) > 10, block.where

@@ -25,6 +25,7 @@ from metadata.errors import (
     OutOfRange,
     Throttled,
     TidelogError,
+    Unavailable,
     UnknownLeaderEpoch,
     UnknownPartition,
     UnknownTopic,
@@ -461,6 +462,10 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
     async def ListTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
         await _refuse(self._broker, "ListTopics", context)
         return admin_pb2.ListTopicsResponse(topics=self._broker.topics.values())
+
+    async def CreateTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "CreateTopic", context)
+        await _abort(context, Unavailable("this broker creates no topics"))
 
 
 class _Cluster(admin_pb2_grpc.ClusterServicer):

@@ -111,9 +111,9 @@ class ClusterFetch:
                 probes.create_task(self._fetch_from(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
                 for leader, ats in parts
             }
-            prompt = [
+            prompt = {
                 probe for probe, (leader, _) in running.items() if leader is None or not self._silence.is_silent(leader.session)
-            ]
+            }
             if prompt:
                 await asyncio.wait(prompt, timeout=SLOW_LEADER_S)
             await asyncio.wait(running, timeout=SILENT_LEADER_S if prompt else SLOW_LEADER_S)
@@ -123,8 +123,9 @@ class ClusterFetch:
                 elif not probe.cancelled():
                     for at, answer in zip(ats, probe.result(), strict=True):
                         answers[at] = answer
-                if leader is not None:
-                    self._silence.note(leader.session, has_answered=_has_answered(probe))
+                # A leader that was given less time does not become silent again, though its silence may have ended meanwhile.
+                if leader is not None and ((has_answered := _has_answered(probe)) or probe in prompt or not prompt):
+                    self._silence.note(leader.session, has_answered=has_answered)
         return answers
 
     async def _wait_at_leaders(

@@ -36,8 +36,12 @@ class SilentLeaders:
         return self._until_s.get(session, 0.0) > asyncio.get_running_loop().time()
 
     async def ask(self, leader: BrokerRegistration, answer: Awaitable[Found], *, limit_s: float) -> Found:
-        """Returns the answer. Raises Unavailable if it does not come within `limit_s` seconds, and what `answer` raises."""
+        """Returns the answer. Raises Unavailable if it does not come within `limit_s` seconds, and what `answer` raises.
+
+        A leader that is silent now has less time than others, so its silence in this call does not begin another one.
+        """
         loop = asyncio.get_running_loop()
+        had_time = not self.is_silent(leader.session)
         try:
             async with asyncio.timeout(None) as end:
                 timer = loop.call_later(limit_s, lambda: end.reschedule(loop.time() + STALL_GRACE_S))
@@ -46,10 +50,12 @@ class SilentLeaders:
                 finally:
                     timer.cancel()
         except TimeoutError:
-            self.note(leader.session, has_answered=False)
+            if had_time:
+                self.note(leader.session, has_answered=False)
             raise Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer") from None
         except Unreachable:
-            self.note(leader.session, has_answered=False)
+            if had_time:
+                self.note(leader.session, has_answered=False)
             raise
         self.note(leader.session, has_answered=True)
         return found

@@ -201,6 +201,24 @@ def test_a_leader_that_was_silent_once_and_is_slow_is_read_from_again() -> None:
     simulated(scenario)
 
 
+def test_a_reader_in_a_closed_loop_reads_again_from_a_leader_that_was_silent_once_and_is_slow() -> None:
+    async def scenario(world: World) -> None:
+        world.has |= {ONE: FULL, TWO: FULL}
+        world.frozen.add("b1")
+        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, FetchResult]
+        world.frozen.clear()
+        world.takes_s["b1"] = 5 * SILENT_LEADER_S
+        ends_s = virtual_loop().time() + 3 * SILENT_S
+        answers: list[list[FetchResult | TidelogError]] = []
+        while virtual_loop().time() < ends_s:
+            answers.append(await world.fetched(ONE, TWO))
+        first = answers.index([FULL, FULL])
+        assert all(kinds(answer) == [Unavailable, FetchResult] for answer in answers[:first])
+        assert all(answer == [FULL, FULL] for answer in answers[first:])
+
+    simulated(scenario)
+
+
 def test_of_several_leaders_one_that_can_not_be_reached_is_waited_for_once_and_then_hardly() -> None:
     async def scenario(world: World) -> None:
         world.unreachable.add("b1")

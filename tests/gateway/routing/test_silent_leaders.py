@@ -106,6 +106,22 @@ def test_a_silent_leader_is_awaited_for_long_once_and_again_after_a_while() -> N
     simulated(scenario)
 
 
+def test_a_question_in_a_closed_loop_is_answered_again_by_a_leader_that_was_silent_once_and_is_slow() -> None:
+    async def scenario(world: World) -> None:
+        world.takes_s = 1_000.0
+        assert (await world.described())[0] == [Unavailable, Bounds]
+        world.takes_s = 2.5 * BOUNDS_WAIT_S
+        ends_s = virtual_loop().time() + 3 * SILENT_S
+        answers: list[list[type[object]]] = []
+        while virtual_loop().time() < ends_s:
+            answers.append((await world.described())[0])
+        first = answers.index([Bounds, Bounds])
+        assert all(answer == [Unavailable, Bounds] for answer in answers[:first])
+        assert all(answer == [Bounds, Bounds] for answer in answers[first:])
+
+    simulated(scenario)
+
+
 def test_a_leader_that_answers_again_has_as_much_time_as_before() -> None:
     async def scenario(world: World) -> None:
         world.takes_s = 1_000.0

@@ -12,7 +12,7 @@ broker were committed there, and unused answers are not counted. When a client d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final, Protocol
 
 from gateway.cluster.view import ClusterView
@@ -24,7 +24,7 @@ from gateway.routing.silent_leaders import SilentLeaders
 from gateway.telemetry.request_context import remaining_s
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable
-from metadata.model import Offset
+from metadata.model import Offset, SessionId
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import FetchResult
 
@@ -63,7 +63,7 @@ class ClusterFetch:
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
     ) -> None:
-        """`is_hopeless` returns True if no broker will lead: this one stops and is the only one."""
+        """`silence` is of fetches alone. `is_hopeless` returns True if no broker will lead: this one stops and is the only one."""
         self._local = local
         self._view = view
         self._leaders = leaders
@@ -107,8 +107,9 @@ class ClusterFetch:
         answers: list[Answer] = [_silent(leader) for _, leader in _by_index(parts)]
         share = max(1, bytes_max // max(1, len(parts)))
         async with asyncio.TaskGroup() as probes:
+            heard: set[SessionId] = set()
             running = {
-                probes.create_task(self._fetch_from(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
+                probes.create_task(self._fetch_from(leader, [targets[at] for at in ats], share, 0, 0, heard)): (leader, ats)
                 for leader, ats in parts
             }
             prompt = {
@@ -124,7 +125,7 @@ class ClusterFetch:
                     for at, answer in zip(ats, probe.result(), strict=True):
                         answers[at] = answer
                 # A leader that was given less time does not become silent again, though its silence may have ended meanwhile.
-                if leader is not None and ((has_answered := _has_answered(probe)) or probe in prompt or not prompt):
+                if leader is not None and ((has_answered := _has_answered(probe, leader, heard)) or probe in prompt or not prompt):
                     self._silence.note(leader.session, has_answered=has_answered)
         return answers
 
@@ -169,9 +170,23 @@ class ClusterFetch:
         return answers
 
     async def _fetch_from(
-        self, leader: BrokerRegistration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
+        self,
+        leader: BrokerRegistration | None,
+        targets: Sequence[FetchTarget],
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: float,
+        heard: set[SessionId] | None = None,
     ) -> list[Answer]:
-        """Fetches from one leader, or this broker (None). An error of the whole call stands in the place of each target."""
+        """Fetches from one leader, or this broker (None). An error of the whole call stands in the place of each target.
+
+        Adds the leader to `heard` once it has answered, before this broker reads located records from the bucket.
+        """
+
+        def on_answer() -> None:
+            if leader is not None and heard is not None:
+                heard.add(leader.session)
+
         try:
             if leader is None:
                 local = [target._replace(locations_bytes_min=None) for target in targets]
@@ -180,7 +195,9 @@ class ClusterFetch:
                 leader,
                 targets,
                 lambda target: target.partition,
-                lambda named: self._remote.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max),
+                lambda named: self._remote.fetch(
+                    leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max, on_answer=on_answer
+                ),
             )
             return [
                 self._leaders.reject_stale_epoch(target.partition, answered)
@@ -194,8 +211,11 @@ class ClusterFetch:
         return self._leaders.group_by_leader(ats, lambda at: targets[at].partition)
 
 
-def _has_answered(probe: asyncio.Task[list[Answer]]) -> bool:
-    return probe.done() and not probe.cancelled() and not any(isinstance(answer, Unreachable) for answer in probe.result())
+def _has_answered(probe: asyncio.Task[list[Answer]], leader: BrokerRegistration, heard: Set[SessionId]) -> bool:
+    """Returns whether the leader has answered. One whose records are still read from the bucket has."""
+    if not probe.done() or probe.cancelled():
+        return leader.session in heard
+    return not any(isinstance(answer, Unreachable) for answer in probe.result())
 
 
 def fit_bytes(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:

@@ -80,6 +80,7 @@ class ClusterLog:
         self.settings = settings
         self.leader_wait_s = leader_wait_s
         self._leaders = LeaderLookup(self._session_log, view, broker_id=broker_id)
+        # Of questions. Fetches have another one: a leader may be slow for the one kind and prompt for the other.
         self._silence = SilentLeaders()
         self.follower_fetch = FollowerFetch(peers.fetch, self._session_log, rack=rack, part_bytes_min=rack_read_bytes_min)
         self.preferred = PreferredReplica(view.brokers, rack=rack)
@@ -88,7 +89,7 @@ class ClusterLog:
             view,
             self._leaders,
             self.follower_fetch,
-            self._silence,
+            SilentLeaders(),
             leader_wait_s=leader_wait_s,
             is_hopeless=lambda: forwarding.no_leader_reason() is not None,
         )

@@ -84,11 +84,19 @@ class FollowerFetch:
         return self._part_bytes_min if client_rack and client_rack == self._rack else None
 
     async def fetch(
-        self, leader: BrokerRegistration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
+        self,
+        leader: BrokerRegistration,
+        targets: Sequence[Named],
+        *,
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: float,
+        on_answer: Callable[[], None] = lambda: None,
     ) -> list[Answer]:
-        """Fetches from one leader, as PeerReader.fetch."""
+        """Fetches from one leader, as PeerReader.fetch. Calls `on_answer` after the leader's answer, before it reads the bucket."""
         asked = _requests(targets, is_near=leader.rack == self._rack)
         answers = await self._fetch_at_peer(leader, asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        on_answer()
         located = [at for at, answer in enumerate(answers) if isinstance(answer, FetchResult) and answer.located is not None]
         if located:
             for at, read in zip(

@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 
 
 class SilentLeaders:
-    """Knows the leaders that did not answer the last question in time, or could not be reached."""
+    """Knows the leaders that did not answer the last call of one kind in time, or could not be reached."""
 
     def __init__(self) -> None:
         # By session; the time on the loop's clock at which it gets as much time as others.

@@ -38,6 +38,8 @@ class World:
         self.unreachable: set[str] = set()
         # How long each broker takes to answer, in seconds.
         self.takes_s: dict[str, float] = {}
+        # How long this broker reads the bucket after the answer of any leader.
+        self.bucket_s = 0.0
         self.calls: list[str] = []
         self._news = asyncio.Event()
         self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
@@ -88,7 +90,13 @@ class World:
         return [NoLeader("not led here") for _ in targets]
 
     async def _at_peer(
-        self, leader: BrokerRegistration, named: Sequence[tuple[str, FetchTarget]], *, wait_ms_max: float, **_: object
+        self,
+        leader: BrokerRegistration,
+        named: Sequence[tuple[str, FetchTarget]],
+        *,
+        wait_ms_max: float,
+        on_answer: Callable[[], None],
+        **_: object,
     ) -> list[FetchResult | TidelogError]:
         self.calls.append(leader.broker_id)
         await asyncio.sleep(self.takes_s.get(leader.broker_id, 0.0))
@@ -102,6 +110,9 @@ class World:
         while True:
             found = [self.has[target.partition] for _, target in named]
             if virtual_loop().time() >= ends_s or any(answer is not EMPTY for answer in found):
+                on_answer()
+                if FULL in found:
+                    await asyncio.sleep(self.bucket_s)
                 return found
             await asyncio.sleep(0.001)
 
@@ -215,6 +226,18 @@ def test_a_reader_in_a_closed_loop_reads_again_from_a_leader_that_was_silent_onc
         first = answers.index([FULL, FULL])
         assert all(kinds(answer) == [Unavailable, FetchResult] for answer in answers[:first])
         assert all(answer == [FULL, FULL] for answer in answers[first:])
+
+    simulated(scenario)
+
+
+def test_a_bucket_that_is_slow_from_here_is_no_silence_of_a_leader() -> None:
+    async def scenario(world: World) -> None:
+        world.has[ONE] = FULL
+        world.bucket_s = 2 * SLOW_LEADER_S
+        assert kinds(await world.fetched(ONE, TWO)) == [Unavailable, FetchResult]
+        world.bucket_s = SLOW_LEADER_S / 2
+        for _ in range(3):
+            assert await world.fetched(ONE, TWO) == [FULL, EMPTY]
 
     simulated(scenario)
 

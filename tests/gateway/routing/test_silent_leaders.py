@@ -20,10 +20,11 @@ from gateway.routing.silent_leaders import SILENT_S, STALL_GRACE_S, SilentLeader
 from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.cluster.broker_registry import BrokerRegistration
 from metadata.errors import TidelogError, Unavailable
-from metadata.model import SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log.session_log import SessionLog
+from segments.log.session_log import FetchTarget, SessionLog
 from segments.partition.partition_log import Bounds
+from segments.read.log_reader import FetchResult
 from segments.settings import SegmentSettings
 from tests.kit.gateway.reported_log import P0, P1, Topics, bounds, topic
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -37,6 +38,7 @@ class World:
 
     def __init__(self) -> None:
         self.takes_s = 0.0
+        self.fetch_takes_s = 0.0
         self.fails_as: TidelogError | None = None
         self.asked = 0
         view = SimpleNamespace(
@@ -57,8 +59,14 @@ class World:
             leader_wait_s=LEADER_WAIT_S,
         )
 
-    async def fetch(self, *_: object, **__: object) -> list[Any]:
-        raise NotImplementedError
+    async def fetch(self, leader: BrokerRegistration, targets: Sequence[Any], **_: object) -> list[Any]:
+        if leader is B1:
+            await asyncio.sleep(self.fetch_takes_s)
+        return [FetchResult([], 0, Offset(0), Offset(9), Offset(2), LeaderEpoch(0))] * len(targets)
+
+    async def fetched(self) -> list[type[object]]:
+        found = await self.log.fetch([FetchTarget(at, 0, 1000) for at in (P0, P1)], bytes_max=1000, bytes_min=0)
+        return [type(each) for each in found]
 
     async def bounds(self, leader: BrokerRegistration, partitions: Sequence[tuple[str, TopicPartition]]) -> list[Bounds]:
         if leader is B1:
@@ -118,6 +126,22 @@ def test_a_question_in_a_closed_loop_is_answered_again_by_a_leader_that_was_sile
         first = answers.index([Bounds, Bounds])
         assert all(answer == [Unavailable, Bounds] for answer in answers[:first])
         assert all(answer == [Bounds, Bounds] for answer in answers[first:])
+
+    simulated(scenario)
+
+
+def test_a_leader_that_is_silent_for_questions_has_its_time_for_fetches_and_the_other_way_round() -> None:
+    async def scenario(world: World) -> None:
+        world.takes_s, world.fetch_takes_s = 1_000.0, SLOW_LEADER_S / 2
+        assert (await world.described())[0] == [Unavailable, Bounds]
+        assert await world.fetched() == [FetchResult, FetchResult]
+        assert (await world.described())[1] == BOUNDS_WAIT_S + STALL_GRACE_S, (
+            "a fetch that is answered ends no silence of questions"
+        )
+        await asyncio.sleep(SILENT_S)
+        world.takes_s, world.fetch_takes_s = 2.5 * BOUNDS_WAIT_S, 1_000.0
+        assert await world.fetched() == [Unavailable, FetchResult]
+        assert (await world.described())[0] == [Bounds, Bounds]
 
     simulated(scenario)
 

@@ -52,6 +52,7 @@ function plot(place) {
   const color = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const withSeconds = drawn[0][drawn[0].length - 1] - drawn[0][0] < 5 * MINUTE_S;
+  place.drawn?.destroy(); // a chart listens to the window until then
   place.replaceChildren();
   place.drawn = new uPlot(
     {
@@ -87,6 +88,9 @@ document.addEventListener("DOMContentLoaded", () => {
   });
 });
 document.addEventListener("htmx:beforeCleanupElement", (event) => {
-  if (event.target.drawn) resized.unobserve(event.target);
+  if (!event.target.drawn) return;
+  resized.unobserve(event.target);
+  event.target.drawn.destroy();
+  delete event.target.drawn;
 });
 document.addEventListener("htmx:afterSettle", () => plotAll(document));

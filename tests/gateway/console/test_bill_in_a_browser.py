@@ -91,8 +91,10 @@ def test_the_bill_is_shown_with_its_chart_and_other_prices(watched: Watched) -> 
     page.get_by_role("button", name="Calculate with these").click()
     page.wait_for_url("**price_gib_month=1000**")
     assert page.get_by_label("A GiB for a month, $").input_value() == "1000.0"
+    listeners = page.evaluate("window.listeners")
     page.get_by_role("button", name="Switch between dark and light").click()
     assert page.locator(".plot canvas").count() == 1, "it is drawn again in the other colours"
+    assert page.evaluate("window.listeners") == listeners, "the chart before it was destroyed"
 
 
 def test_the_bucket_is_verified_with_progress_and_cancelled(watched: Watched, served: BrokerThread) -> None:

@@ -20,6 +20,18 @@ PICTURES = ROOT / "build" / "console-pages"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 WAIT_MS = 60_000
 
+# Counts what listens to a change of the window's pixels, in window.listeners: the library of charts once, and each chart.
+COUNT_LISTENERS = """
+window.listeners = 0;
+for (const [name, change] of [['addEventListener', 1], ['removeEventListener', -1]]) {
+  const plain = window[name];
+  window[name] = function (kind, ...rest) {
+    if (kind === 'dppxchange') window.listeners += change;
+    return plain.call(this, kind, ...rest);
+  };
+}
+"""
+
 
 class Watched:
     """A page whose errors, dialogs and foreign requests are noted."""
@@ -29,6 +41,7 @@ class Watched:
         self.url = url
         self.faults: list[str] = []
         page.set_default_timeout(WAIT_MS)
+        page.add_init_script(COUNT_LISTENERS)
         page.on("console", lambda message: self._note(message.type == "error", f"console: {message.text}"))
         page.on("pageerror", lambda error: self._note(True, f"error: {error}"))
         page.on("dialog", self._refuse)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.broker.broker import Broker
+from gateway.broker.broker import Broker, wall_clock_ms
 from gateway.groups.admin import lag_history, lag_samples
 from gateway.groups.admin.lag_samples import GroupLagHistory
 from gateway.proto import groups_pb2
@@ -134,7 +134,8 @@ def test_the_history_has_the_rights_of_the_lag_itself(tmp_path: Path) -> None:
         described = (await broker.http.ask("GET", "/v1/groups/billing", headers=ann)).json
         assert described["lag_records"] == part.json["lag_records"][-1]
 
-    serve_guarded(tmp_path, scenario)
+    # The figures are those of the test's own refresh, however long the set-up takes.
+    serve_guarded(tmp_path, scenario, groups=GroupSettings(group_metrics_interval_ms=3_600_000))
 
 
 # ── several brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -145,6 +146,7 @@ def with_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: Callab
     monkeypatch.setattr(lag_samples, "GAP_MIN_MS", 0)
     monkeypatch.setattr(lag_history, "EXCHANGE_S", 0.0)
     monkeypatch.setattr(lag_history, "ASK_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(lag_samples, "SAMPLES_MAX", 1_000_000)  # no sample makes room, however long the scenario takes
 
     async def run() -> None:
         groups = GroupSettings(group_metrics_interval_ms=50)
@@ -176,8 +178,16 @@ async def sampled(broker: Broker, is_enough: Callable[[GroupLagHistory], bool]) 
         await asyncio.sleep(0.01)
 
 
+def coordinator_id(broker: Broker) -> str:
+    """Returns the coordinator of the group in the view of a broker; empty between two."""
+    try:
+        return broker.groups.coordinator("billing").broker_id
+    except TidelogError:
+        return ""
+
+
 def coordinator_and_others(cluster: Cluster) -> tuple[Broker, list[Broker]]:
-    found = cluster.brokers[0].groups.coordinator("billing").broker_id
+    found = coordinator_id(cluster.brokers[0])
     [coordinator] = [broker for broker in cluster.brokers if broker.broker_id == found]
     return coordinator, [broker for broker in cluster.brokers if broker is not coordinator]
 
@@ -199,13 +209,17 @@ def test_a_history_goes_on_when_its_coordinator_drains(tmp_path: Path, monkeypat
         coordinator, others = coordinator_and_others(cluster)
         before = await sampled(others[0], partial(has_samples, 3))
         await coordinator.drain(coordinator.broker_id, draining=True)
-        after = await sampled(others[1], partial(has_samples, len(before.at_ms) + 3))
-        assert others[1].groups.coordinator("billing").broker_id != coordinator.broker_id
+        await until(lambda: all(coordinator_id(each) not in {"", coordinator.broker_id} for each in cluster.brokers))
+        moved_ms = wall_clock_ms()
+        after = await sampled(others[1], lambda history: bool(history.at_ms) and history.at_ms[-1] > moved_ms)
         assert set(before.at_ms) <= set(after.at_ms)
-        moved = others[1].groups.coordinator("billing").broker_id
-        [next_one] = [broker for broker in cluster.brokers if broker.broker_id == moved]
-        own = next_one.lag_history._begun().history("billing")
-        assert own.at_ms[-1] > before.at_ms[-1], "the next coordinator watches the group as well"
+
+        def has_later_sample(broker: Broker) -> bool:
+            own = broker.lag_history._begun().history("billing")
+            return bool(own.at_ms) and own.at_ms[-1] > moved_ms
+
+        # The next coordinator watches the group as well.
+        await until(lambda: any(has_later_sample(each) for each in others if each.broker_id == coordinator_id(others[1])))
 
     with_three(tmp_path, monkeypatch, scenario)
 
@@ -235,9 +249,10 @@ def test_a_broker_that_does_not_answer_is_named_and_the_others_are_shown(tmp_pat
             return await answer(request)
 
         monkeypatch.setattr(coordinator.lag_history, "answer", silent)
-        monkeypatch.setattr(lag_history, "ASK_TIMEOUT_S", 0.1)
+        monkeypatch.setattr(lag_history, "ASK_TIMEOUT_S", 1.0)
         found = await others[0].lag_history.read("billing")
-        assert list(found.silent) == [coordinator.broker_id]
+        while list(found.silent) != [coordinator.broker_id]:  # on a busy machine the other one is late at times, too
+            found = await others[0].lag_history.read("billing")
         assert set(before.at_ms) <= set(found.history.at_ms)
 
     with_three(tmp_path, monkeypatch, scenario)

@@ -22,6 +22,7 @@ from gateway.proto.status import DETAILS_TRAILER, from_status
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.telemetry.settings import TelemetrySettings
 from metadata.errors import TidelogError
+from metadata.groups.settings import GroupSettings
 from segments.settings import SegmentSettings
 from tests.kit.gateway.http_client import Client
 from tests.kit.gateway.small_broker import PATIENCE_S, patient
@@ -95,6 +96,7 @@ async def guarded(
     kafka: str = "",
     gateway: GatewaySettings | None = None,
     tls: TlsSettings | None = None,
+    groups: GroupSettings | None = None,
     **access: Any,
 ) -> AsyncIterator[Guarded]:
     key_file, audit_file = folder / "admin.key", folder / "audit.jsonl"
@@ -106,6 +108,7 @@ async def guarded(
         kafka=kafka,
         segments=FAST,
         gateway=patient(gateway),
+        groups=groups or GroupSettings(),
         tls=tls or TlsSettings(),
         observability=TelemetrySettings(otlp_endpoint=otlp_endpoint),
         access=AccessSettings(**{"authentication": True, "admin_key_file": key_file, "audit_log": str(audit_file), **access}),

@@ -177,6 +177,14 @@ class Principal:
                 return False
         return self._scopes is None or self._scopes.allow(operation, resource, name)
 
+    def may_every(self, operation: str, resource: str) -> bool:
+        """Returns whether the principal may do this with any name. Raises as `may`."""
+        if self.is_peer:
+            return True
+        if not self.is_admin and not self._view.rights(self.principal).allow_every(operation, resource):
+            return False
+        return self._scopes is None or self._scopes.allow_every(operation, resource)
+
     def refusal(self, operation: str, resource: str, name: str) -> NotAuthorized:
         """Returns the error for an operation that `may` refused, with a hint which change would permit it. Raises as `may`."""
         rights = None if self.is_admin else self._view.rights(self.principal)
@@ -416,6 +424,12 @@ def may_see_topic(name: str) -> bool:
     """Returns whether lists for the present call may contain the topic."""
     call = _present.get()
     return call is None or call.may("describe", "topic", name)
+
+
+def may_see_every_topic() -> bool:
+    """Returns whether the present call may describe any topic, whatever its name."""
+    call = _present.get()
+    return call is None or (call.caller is not None and call.caller.may_every("describe", "topic"))
 
 
 def may_read_topic(name: str) -> bool:

@@ -213,6 +213,14 @@ class Rights:
             allowed = self._allowed[asked] = self._decide(operation, resource, name)
         return allowed
 
+    def allow_every(self, operation: str, resource: str) -> bool:
+        """Returns whether the operation is allowed for any name: a binding of all names allows it, and none denies it."""
+        wide = self._wide.get(resource, ())
+        if not any(acl.pattern == "literal" and allows(acl, operation, resource, EVERY_NAME) for acl in wide):
+            return False
+        named = (acl for (kind, _), bindings in self._named.items() if kind == resource for acl in bindings)
+        return not any(denies(acl, operation, resource, acl.name) for acl in chain(wide, named))
+
     def deny(self, operation: str, resource: str, name: str) -> bool:
         """Returns whether a binding of the resource denies the operation, regardless of any that allow it."""
         return any(denies(acl, operation, resource, name) for acl in self._bindings(resource, name))

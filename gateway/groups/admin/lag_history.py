@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from gateway.access.authorization import is_guarded, may_see_topic
+from gateway.access.authorization import may_see_every_topic, may_see_topic
 from gateway.concurrency.offload import LoopYielder
 from gateway.groups.admin.lag_samples import GROUPS_MAX, GroupLagHistory, LagSamples, PartitionLag
 from gateway.groups.metrics import GroupMetrics, GroupMetricsSnapshot
@@ -74,7 +74,7 @@ class LagHistory:
         self._silent: Mapping[str, str] = {}
 
     async def read(self, group: str) -> FoundLagHistory:
-        """Returns the history of a group, without the topics that the caller may not see. Raises UnknownGroup.
+        """Returns the history of a group. Raises UnknownGroup. Callers that may not see every topic have sums over those listed.
 
         Without a coordinator, returns what this broker has of the group; raises NoCoordinator if it has nothing.
         """
@@ -87,7 +87,7 @@ class LagHistory:
         await self._watch({group: 0.0})
         silent = await self._exchange(group)
         history = samples.history(group)
-        if is_guarded():
+        if not may_see_every_topic():
             history = history.only(may_see_topic)
         age_ms = max(0, self._now_ms() - history.at_ms[-1]) if history.at_ms else None
         return FoundLagHistory(history, age_ms, silent)

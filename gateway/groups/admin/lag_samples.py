@@ -76,18 +76,22 @@ class GroupLagHistory(NamedTuple):
     seconds: Sequence[float | None] = ()
     topics: Sequence[TopicLagHistory] = ()
     topics_left_out: int = 0
+    # The sums are over `topics` alone.
+    is_partial: bool = False
 
     def only(self, may_see: Callable[[str], bool]) -> GroupLagHistory:
-        """Returns the history without the topics that a reader may not see, which the sums leave out as well."""
+        """Returns the history of the topics that a reader may see, with sums over them alone.
+
+        Whether any other topic is in the sums of a sample is not known, since only some topics have a history of their own.
+        """
         seen = [each for each in self.topics if may_see(each.topic)]
-        if len(seen) == len(self.topics) and not self.topics_left_out:
-            return self
         indexes = range(len(self.at_ms))
         return GroupLagHistory(
             self.at_ms,
             [sum(each.records[index] or 0 for each in seen) for index in indexes],
             [max((known for each in seen if (known := each.seconds[index]) is not None), default=None) for index in indexes],
             seen,
+            is_partial=True,
         )
 
 
@@ -162,13 +166,14 @@ class LagSamples:
         )
 
     def drop_old(self, *, now_s: float, now_ms: int) -> None:
-        """Forgets samples that are older than KEPT_MS, and groups without a request for as long."""
+        """Forgets samples that are older than KEPT_MS, groups without a request for as long, and topics that no sample has."""
         for name, held in list(self._groups.items()):
             if now_s - held.requested_s >= KEPT_MS / 1000:
                 del self._groups[name]
                 continue
             old = bisect_left(held.samples, now_ms - KEPT_MS, key=lambda sample: sample.at_ms)
             del held.samples[:old]
+            _drop_topics(held)
 
     def history(self, group: str) -> GroupLagHistory:
         """Returns what is known of the group."""
@@ -211,11 +216,10 @@ class LagSamples:
         found.lag_seconds.extend(sample.seconds for sample in samples)
         found.topics_left_out = held.topics_left_out
         for index, topic in enumerate(held.topics):
-            found.topics.add(
-                topic=topic,
-                lag_records=[_at(sample.topic_records, index) for sample in samples],
-                lag_seconds=[_at(sample.topic_seconds, index) for sample in samples],
-            )
+            records = [_at(sample.topic_records, index) for sample in samples]
+            if _has_value(records):
+                seconds = [_at(sample.topic_seconds, index) for sample in samples]
+                found.topics.add(topic=topic, lag_records=records, lag_seconds=seconds)
         return found
 
     def merge(self, found: groups_pb2.GroupLagSamples, *, broker_id: str, store_id: str) -> None:
@@ -223,11 +227,16 @@ class LagSamples:
         held = self._groups.get(found.group)
         if held is None:
             return
-        columns = [each for each in found.topics if len(each.lag_records) == len(each.lag_seconds) == len(found.at_ms)]
+        columns = [
+            each
+            for each in found.topics
+            if len(each.lag_records) == len(each.lag_seconds) == len(found.at_ms) and _has_value(each.lag_records)
+        ]
         for each in columns:
             _add_topic(held, each.topic)
         if found.at_ms and (not held.samples or found.at_ms[-1] > held.samples[-1].at_ms):
-            held.topics_left_out = found.topics_left_out
+            left_out = [each for each in columns if each.topic not in held.topics and each.lag_records[-1] != NONE]
+            held.topics_left_out = found.topics_left_out + len(left_out)
         indexes = {topic: index for index, topic in enumerate(held.topics)}
         for row, (at_ms, records, seconds) in enumerate(zip(found.at_ms, found.lag_records, found.lag_seconds, strict=False)):
             topic_records, topic_seconds = array("q", [NONE]) * len(held.topics), array("d", [NONE]) * len(held.topics)
@@ -251,6 +260,29 @@ class LagSamples:
 def _add_topic(held: _Group, topic: str) -> None:
     if topic not in held.topics and len(held.topics) < TOPICS_MAX:
         held.topics.append(topic)
+
+
+def _drop_topics(held: _Group) -> None:
+    """Gives back the places of topics that no sample has."""
+    kept = [
+        index
+        for index in range(len(held.topics))
+        if any(_at(sample.topic_records, index) != NONE for sample in reversed(held.samples))
+    ]
+    if len(kept) == len(held.topics):
+        return
+    held.topics = [held.topics[index] for index in kept]
+    held.samples = [
+        sample._replace(
+            topic_records=array("q", [_at(sample.topic_records, index) for index in kept]),
+            topic_seconds=array("d", [_at(sample.topic_seconds, index) for index in kept]),
+        )
+        for sample in held.samples
+    ]
+
+
+def _has_value(records: Iterable[int]) -> bool:
+    return any(value != NONE for value in records)
 
 
 def _at(values: array[_Number], index: int) -> _Number:

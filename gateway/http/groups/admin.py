@@ -82,6 +82,7 @@ class HttpGroupAdmin:
                 lag_seconds=lag.seconds,
                 topics=[TopicLagAnswer(each.topic, each.records, each.seconds) for each in lag.topics],
                 topics_left_out=lag.topics_left_out,
+                is_partial=lag.is_partial,
                 silent_brokers=dict(found.silent),
             )
         )

@@ -293,6 +293,9 @@ class LagHistoryAnswer(Struct, frozen=True):
     lag_seconds: Annotated[Sequence[float | None], Meta(description="The largest of all partitions; null: unknown.")]
     topics: Annotated[list[TopicLagAnswer], Meta(description="Twenty topics at most, those that were most behind first.")]
     topics_left_out: Annotated[int, Meta(description="Further topics; their lag is in that of the group.")]
+    is_partial: Annotated[
+        bool, Meta(description="true: lag_records and lag_seconds are of `topics` alone. The caller may not describe every topic.")
+    ]
     silent_brokers: Annotated[dict[str, str], Meta(description="Brokers that did not answer, each with the reason.")]
 
 

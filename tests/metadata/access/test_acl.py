@@ -228,3 +228,16 @@ def test_a_value_that_is_no_binding_is_corrupt() -> None:
     ):
         with pytest.raises(Corrupt):
             decode_acl(KeyValue(f"/tidelog/acls/{key}", value, Revision(1), Revision(1), version=1))
+
+
+def test_an_operation_is_allowed_for_any_name_by_a_binding_of_all_names_that_no_binding_of_a_name_denies() -> None:
+    everywhere = acl("describe", "*")
+    assert Rights([everywhere]).allow_every("describe", "topic")
+    assert Rights([acl("read", "*"), acl("describe", "orders")]).allow_every("describe", "topic"), "read includes it"
+    assert not Rights([everywhere]).allow_every("write", "topic")
+    assert not Rights([everywhere]).allow_every("describe", "group")
+    for other in (acl("describe", "orders"), acl("describe", "*", pattern="prefix"), acl("describe", "o", pattern="prefix")):
+        assert not Rights([other]).allow_every("describe", "topic")
+    for denied in (acl("describe", "pay", effect="deny"), acl("describe", "p", effect="deny", pattern="prefix")):
+        assert not Rights([everywhere, denied]).allow_every("describe", "topic")
+    assert Rights([everywhere, acl("write", "pay", effect="deny")]).allow_every("describe", "topic")

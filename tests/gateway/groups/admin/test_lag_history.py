@@ -128,9 +128,15 @@ def test_the_history_has_the_rights_of_the_lag_itself(tmp_path: Path) -> None:
         await broker.broker._groups.figures.refresh()
         whole = await broker.as_admin("GET", PATH)
         assert (whole["lag_records"], [each["topic"] for each in whole["topics"]]) == ([6], ["orders", "salaries"])
+        assert not whole["is_partial"]
         part = await broker.http.ask("GET", PATH, headers=ann)
         assert (part.json["lag_records"], [each["topic"] for each in part.json["topics"]]) == ([3], ["orders"])
         assert b"salaries" not in part.body
+        assert part.json["is_partial"]
+        await broker.allow("cleo", "describe", "group", "billing")
+        await broker.allow("cleo", "describe", "topic", "*")
+        every = (await broker.http.ask("GET", PATH, headers=bearer(await broker.key("cleo")))).json
+        assert (every["lag_records"], every["is_partial"]) == ([6], False)
         described = (await broker.http.ask("GET", "/v1/groups/billing", headers=ann)).json
         assert described["lag_records"] == part.json["lag_records"][-1]
 

@@ -51,10 +51,11 @@ async def _lags(view: View, names: Sequence[str]) -> list[dict[str, Any]]:
 async def _lag(view: View, name: str) -> dict[str, Any]:
     """Returns the lag of a group with its history: of the newest sample, or as of now where there is none.
 
-    A page that refreshes itself takes samples alone: the lag as of now reads a record of each partition that is behind.
+    A page that refreshes itself takes samples alone: the lag as of now reads a record of each partition that is behind. A
+    coordinator that is silent is not asked for it after the history: the page would wait for it twice.
     """
     try:
-        history = await lag_history(view, name)
+        history = await lag_history(view, name, raises_unavailable=True)
         present = present_lag(history)
         if present is None and not view.is_fragment:
             present = await view.api.get("v1", "groups", name)

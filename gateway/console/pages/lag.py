@@ -14,6 +14,8 @@ REFRESH_S: Final = 15
 GAP_INTERVALS: Final = 3
 # Figures of a chart that are also listed.
 FIGURES_MAX: Final = 30
+# The status of a call that the broker could not answer now, as of a coordinator that is silent.
+UNAVAILABLE: Final = 503
 # In the place of a value where the line is broken, as static/charts.js reads it.
 BREAK: Final = "-"
 
@@ -53,12 +55,15 @@ class TopicLine(NamedTuple):
     seconds_most: float | None
 
 
-async def lag_history(view: View, group: str) -> Mapping[str, Any] | None:
-    """Returns the history of a group; None where the broker does not know it."""
+async def lag_history(view: View, group: str, *, raises_unavailable: bool = False) -> Mapping[str, Any] | None:
+    """Returns the history of a group; None where the broker does not know it.
+
+    Raises ApiRefused for a group that is not there, without credentials, and with `raises_unavailable` where no answer came.
+    """
     try:
         found: Mapping[str, Any] = await view.api.get("v1", "groups", group, "lag-history")
     except ApiRefused as error:
-        if error.status in {401, 404}:
+        if error.status in {401, 404} or (raises_unavailable and error.status == UNAVAILABLE):
             raise
         return None
     return found

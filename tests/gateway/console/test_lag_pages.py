@@ -13,7 +13,7 @@ from gateway.console.pages.lag import BREAK, FIGURES_MAX, GAP_INTERVALS, known_t
 from gateway.console.rendering import sparkline
 from gateway.groups.admin.local_admin import LocalGroupAdmin
 from gateway.proto import groups_pb2
-from metadata.errors import Unavailable
+from metadata.errors import Corrupt, Unavailable
 from tests.gateway.groups.admin.test_lag_history import INTERVAL_MS, commit, pass_an_interval
 from tests.gateway.http.groups.test_routes import produce
 from tests.kit.gateway.console_reader import Reader
@@ -122,7 +122,14 @@ def test_the_pages_show_the_samples_and_a_refresh_reads_them_alone(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_page_is_shown_where_the_history_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_does_not_wait_twice_for_a_coordinator_that_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[str] = []
+    describe = LocalGroupAdmin.describe
+
+    async def noted(self: LocalGroupAdmin, request: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
+        described.append(request.group)
+        return await describe(self, request)
+
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 9)
         await commit(client, 1)
@@ -130,6 +137,30 @@ def test_a_page_is_shown_where_the_history_is_not_known(tmp_path: Path, monkeypa
         async def fails(_: str) -> None:
             await asyncio.sleep(0)
             raise Unavailable("not now")
+
+        monkeypatch.setattr(broker.lag_history, "read", fails)
+        monkeypatch.setattr(LocalGroupAdmin, "describe", noted)
+        reader = Reader(client)
+        status, html = await reader.get("/console/groups")
+        assert status == 200
+        assert re.search(r'<td class="number muted" colspan="2">unknown</td>', html)
+        assert described == []
+        status, html = await reader.get("/console/groups/billing")
+        assert status == 200
+        assert "The broker does not know it at the moment." in html
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_page_is_shown_where_the_history_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 9)
+        await commit(client, 1)
+
+        async def fails(_: str) -> None:
+            await asyncio.sleep(0)
+            raise Corrupt("damaged")
 
         monkeypatch.setattr(broker.lag_history, "read", fails)
         reader = Reader(client)

@@ -15,8 +15,10 @@ the first request. A broker asks each other one once in EXCHANGE_S, and another 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextvars import Context
 from typing import Final, NamedTuple
 
 from gateway.access.authorization import may_see_every_topic, may_see_topic
@@ -33,6 +35,10 @@ METHOD: Final = "/tidelog.v1.Groups/ListLagSamples"
 ASK_TIMEOUT_S: Final = 1.0
 EXCHANGE_S: Final = 5.0
 STORE_ID_BYTES: Final = 8
+# Shown to readers with any rights, so it has nothing of the error; the log has it.
+NOT_ANSWERED: Final = "it did not answer in time, or with an error"
+
+log = logging.getLogger(__name__)
 
 
 class FoundLagHistory(NamedTuple):
@@ -80,7 +86,10 @@ class LagHistory:
         """
         samples = self._begun()
         try:
-            await self._describe(groups_pb2.DescribeGroupRequest(group=group, without_lags=True))
+            async with asyncio.timeout(ASK_TIMEOUT_S if group in samples else None):
+                await self._describe(groups_pb2.DescribeGroupRequest(group=group, without_lags=True))
+        except TimeoutError:
+            pass  # the coordinator is silent; what is held here is shown
         except (NoCoordinator, NotCoordinator, Stopping, Unavailable):
             if group not in samples:
                 raise
@@ -155,13 +164,14 @@ class LagHistory:
                 return self._silent
             others = [each for each in self._registrations() if each.broker_id != self._broker_id]
             watched = self._begun().watched(now_s=clock.time())
-            answers = await asyncio.gather(*(self._asked(each, watched) for each in others))
-            self._silent = {broker.broker_id: why for broker, why in zip(others, answers, strict=True) if why}
+            async with asyncio.TaskGroup() as tasks:  # without the context of one reader, since all are shown the answers
+                asked = [tasks.create_task(self._asked(each, watched), context=Context()) for each in others]
+            self._silent = {broker.broker_id: NOT_ANSWERED for broker, task in zip(others, asked, strict=True) if not task.result()}
             self._named, self._exchanged_s = frozenset(watched), clock.time()
             return self._silent
 
-    async def _asked(self, broker: BrokerRegistration, watched: Mapping[str, float]) -> str:
-        """Takes in the samples of another broker. Returns why it did not answer; empty if it did."""
+    async def _asked(self, broker: BrokerRegistration, watched: Mapping[str, float]) -> bool:
+        """Takes in the samples of another broker. Returns whether it has answered."""
         samples = self._begun()
         request = groups_pb2.ListLagSamplesRequest()
         for group, ago_s in watched.items():
@@ -170,9 +180,10 @@ class LagHistory:
         try:
             answer = await self._peers.call(broker, METHOD, request, groups_pb2.ListLagSamplesResponse, timeout_s=ASK_TIMEOUT_S)
         except TidelogError as error:
-            return error.message
+            log.info("no samples of lag broker=%s: %s", broker.broker_id, error)
+            return False
         yielder = LoopYielder()
         for found in answer.groups:
             samples.merge(found, broker_id=broker.broker_id, store_id=answer.store_id)
             await yielder.step()
-        return ""
+        return True

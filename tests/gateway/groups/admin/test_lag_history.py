@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -14,7 +16,7 @@ from gateway.broker.broker import Broker, wall_clock_ms
 from gateway.groups.admin import lag_history, lag_samples
 from gateway.groups.admin.lag_samples import GroupLagHistory
 from gateway.proto import groups_pb2
-from metadata.errors import TidelogError, UnknownGroup
+from metadata.errors import TidelogError, Unavailable, UnknownGroup
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset
 from metadata.groups.settings import GroupSettings
@@ -260,5 +262,46 @@ def test_a_broker_that_does_not_answer_is_named_and_the_others_are_shown(tmp_pat
         while list(found.silent) != [coordinator.broker_id]:  # on a busy machine the other one is late at times, too
             found = await others[0].lag_history.read("billing")
         assert set(before.at_ms) <= set(found.history.at_ms)
+
+    with_three(tmp_path, monkeypatch, scenario)
+
+
+def test_a_history_that_is_held_is_shown_though_the_coordinator_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        _, others = coordinator_and_others(cluster)
+        before = await sampled(others[0], partial(has_samples, 2))
+
+        async def silent(_: groups_pb2.DescribeGroupRequest) -> groups_pb2.GroupDescription:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(others[0].lag_history, "_describe", silent)
+        monkeypatch.setattr(lag_history, "ASK_TIMEOUT_S", 0.1)
+        found = await others[0].lag_history.read("billing")
+        assert set(before.at_ms) <= set(found.history.at_ms)
+
+    with_three(tmp_path, monkeypatch, scenario)
+
+
+def test_brokers_are_asked_for_samples_in_no_reader_s_name_and_their_errors_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader: ContextVar[str] = ContextVar("reader", default="")
+    asked_by: list[str] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        asking = cluster.brokers[0].lag_history
+        await sampled(cluster.brokers[0], partial(has_samples, 1))
+
+        async def fails(*_: object, **__: object) -> None:
+            asked_by.append(reader.get())
+            await asyncio.sleep(0)
+            raise Unavailable("what only the first reader may know")
+
+        monkeypatch.setattr(asking, "_peers", SimpleNamespace(call=fails))
+        reader.set("ann")
+        found = await asking.read("billing")
+        assert asked_by == ["", ""]
+        assert found.silent == {each.broker_id: lag_history.NOT_ANSWERED for each in cluster.brokers[1:]}
 
     with_three(tmp_path, monkeypatch, scenario)

@@ -178,8 +178,12 @@ class GroupRouter:
     ) -> dict[TopicPartition, TidelogError]:
         """Commits offsets. Returns the refused ones, each with its error. Raises what refuses all, and OutcomeUnknown if the
         outcome is unknown. `only_forward` and `view`: as in GroupCoordinator.commit. Raises Outdated also for a `view` where
-        another broker coordinates the group, which it does not guard."""
+        another broker coordinates the group, which it does not guard, and where this broker lacks a partition."""
+        if view is not None and self._coordinators.elsewhere(name) is not None:
+            raise Outdated
         unknown = [at for at in offsets if not self._topics.knows(at)]
+        if unknown and view is not None:
+            raise Outdated
         if unknown:
             await self._topics.hear_of(unknown, timeout_s=LOOKUP_S)
         coordinator = self._coordinators.elsewhere(name)
@@ -190,8 +194,6 @@ class GroupRouter:
             return refused | await self._here.commit(
                 name, member_id, instance_id, generation, sound, only_forward=only_forward, view=view
             )
-        if view is not None:
-            raise Outdated
         asked = groups_pb2.OffsetCommitRequest(
             group=name, member_id=member_id, instance_id=instance_id, generation=generation, only_forward=only_forward
         )

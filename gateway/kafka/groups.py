@@ -68,7 +68,7 @@ from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTop
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
-from metadata.store.write_batcher import UnchangedSince
+from metadata.store.write_batcher import Outdated, UnchangedSince
 
 # Wait for the view of the topics before committed offsets are answered by names. Clients wait 30 s and longer.
 CATCH_UP_S: Final = 5.0
@@ -274,11 +274,13 @@ class KafkaGroups:
     ) -> list[TidelogError | None]:
         """Commits the offsets of the partitions that this broker's view has. Returns the error of each partition, or None.
 
-        Raises what refuses all of them, and Outdated if `view` does not hold.
+        Raises what refuses all of them, and Outdated if `view` does not hold or lacks a partition: a look-up would take its time
+        before the catch-up that is needed in any case.
         """
         resolved = await self._resolve(
             [(topic.name, topic.topic_id, [each.partition_index for each in topic.partitions]) for topic in request.topics],
             by_id=by_id,
+            only_known=view is not None,
         )
         asked = [partition for topic in request.topics for partition in topic.partitions]
         offsets = {
@@ -419,13 +421,16 @@ class KafkaGroups:
             return error.with_traceback(None)
 
     async def _resolve(
-        self, topics: Iterable[tuple[str, bytes, Sequence[int]]], *, by_id: bool
+        self, topics: Iterable[tuple[str, bytes, Sequence[int]]], *, by_id: bool, only_known: bool = False
     ) -> Sequence[TopicPartition | TidelogError]:
-        """Returns the partitions of these topics, or why a caller may not name them."""
+        """Returns the partitions of these topics, or why a caller may not name them. `only_known`: never waits, and raises Outdated
+        unless this broker's view has all of them."""
         named = [(self._name(name, topic_id, by_id=by_id), numbers) for name, topic_id, numbers in topics]
         known = [(topic, numbers) for topic, numbers in named if isinstance(topic, NamedTopic)]
         if len(known) == len(named) and (partitions := known_partitions(self._broker, known)) is not None:
             return partitions
+        if only_known:
+            raise Outdated
         asked = [NamedPartition(topic.topic, number, topic.topic_id) for topic, numbers in known for number in numbers]
         found = iter(await resolve_partitions(self._broker, asked))
         return [topic if isinstance(topic, TidelogError) else next(found) for topic, numbers in named for _ in numbers]

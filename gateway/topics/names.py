@@ -34,6 +34,9 @@ LOOKUP_S: Final = 1.0
 # another one is asked: the commit is written to etcd as well.
 COMMIT_CATCH_UP_S: Final = 5.0
 
+# Attempts of a commit by names that compare the view. Each but the first follows a catch-up.
+GUARDED_COMMITS: Final = 3
+
 # Topics of one request that are looked up in the metadata store each. For further ones, this broker's view catches up.
 LOOKUPS_MAX: Final = 16
 
@@ -212,16 +215,23 @@ async def catch_up_with_names(
 async def commit_by_names(broker: TopicLookup, count: int, commit: Callable[[UnchangedSince | None], Awaitable[_Made]]) -> _Made:
     """Returns the result of `commit`, which resolves `count` partitions by the names of their topics and commits their offsets.
 
-    The commit compares the view in its transaction. It is repeated where the view lacks a change, once the view has it. Raises
-    Unavailable as `catch_up_to_commit` does.
+    The commit compares the view in its transaction, and raises Outdated where the view does not hold or does not suffice. It is
+    repeated once the view has each change. Without a view, nothing guards the moment between the resolution and the transaction:
+    that is left for a request that the present view can't serve, and for topics that change at every attempt. Raises Unavailable
+    as `catch_up_to_commit` does.
     """
-    view = broker.topic_cache.view if count <= OPERATIONS_MAX else None
-    if view is not None:
+    tried: UnchangedSince | None = None
+    for _ in range(GUARDED_COMMITS if count <= OPERATIONS_MAX else 0):
+        view = broker.topic_cache.view
+        if view is None or view == tried:
+            break
         try:
             return await commit(view)
         except Outdated:
-            pass
-    await catch_up_to_commit(broker)
+            tried = view
+        await catch_up_to_commit(broker)
+    if tried is None:
+        await catch_up_to_commit(broker)
     return await commit(None)
 
 

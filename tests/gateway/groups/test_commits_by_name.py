@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from gateway.concurrency.shutdown import InterruptibleWaits
+from gateway.groups.router import GroupRouter
 from gateway.kafka.call import KafkaCall
 from gateway.kafka.errors import ErrorCode
 from gateway.kafka.groups import BY_ID, KafkaGroups
 from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.client_messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from gateway.topics.names import COMMIT_CATCH_UP_S
-from metadata.groups.offsets import read_offsets
+from gateway.topics.names import COMMIT_CATCH_UP_S, GUARDED_COMMITS, LOOKUP_S
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
+from metadata.groups.offsets import CommittedOffset, read_offsets
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX
+from metadata.store.write_batcher import Outdated
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import TopicRegistry
 from tests.kit.gateway.coordinated_groups import LAYOUT, Cluster, Coordinated, with_cluster
@@ -50,14 +53,18 @@ class Site:
         self.topics = TopicRegistry(cluster.etcd, LAYOUT)
         self.reads = Reads(cluster.etcd)
         self.cache = TopicCache(self.reads, LAYOUT)
-        self.kafka = self._listener(coordinator)
+        # The broker that coordinates all groups, if it is another one.
+        self.elsewhere: object | None = None
+        coordinators: Any = SimpleNamespace(elsewhere=lambda _: self.elsewhere, subscribe=lambda _: None)
+        self.router = GroupRouter(coordinator.groups, coordinators, self.cache, *2 * [Any])  # type: ignore[arg-type]  # unused
+        self.kafka = self._listener()
         self._watch: asyncio.Task[None] | None = None
 
-    def _listener(self, coordinator: Coordinated) -> KafkaGroups:
+    def _listener(self) -> KafkaGroups:
         broker: Any = SimpleNamespace(
             topic_cache=self.cache,
             topics=self.topics,
-            groups=SimpleNamespace(check_here=lambda _: None, commit=coordinator.groups.commit),
+            groups=SimpleNamespace(check_here=lambda _: None, commit=self.router.commit),
         )
         return KafkaGroups(broker, Any, InterruptibleWaits())  # type: ignore[arg-type]  # no leader is looked up
 
@@ -79,14 +86,26 @@ class Site:
         await self.topics.delete("orders")
         await self.topics.create("orders", 1)
 
-    async def commit(self, offset: int, *, generation: int = 1, partitions: int = 1, member: str | None = None) -> set[int]:
+    def make_again_before(self, transactions: int) -> None:
+        """Makes the topic again before each of the next transactions."""
+
+        async def between() -> None:
+            await self.made_again()
+            self.make_again_before(transactions - 1)
+
+        if transactions:
+            self.coordinator.link.before_transaction = between
+
+    async def commit(
+        self, offset: int, *, generation: int = 1, partitions: int = 1, member: str | None = None, topic: str = "orders"
+    ) -> set[int]:
         """Returns the codes of the partitions."""
         asked = [OffsetCommitRequestPartition(partition_index=each, committed_offset=offset) for each in range(partitions)]
         request = OffsetCommitRequest(
             group_id="g",
             member_id=self.member if member is None else member,
             generation_id_or_member_epoch=generation,
-            topics=[OffsetCommitRequestTopic(name="orders", partitions=asked)],
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=asked)],
         )
         connection: Any = SimpleNamespace(listener=SimpleNamespace(route=Route.DIRECT))
         [answer] = (await self.kafka.commit(KafkaCall(connection, BY_ID - 1, "tests", None), request)).topics
@@ -120,6 +139,84 @@ def test_a_commit_is_not_stored_for_a_topic_that_is_made_again_while_the_commit_
         site.coordinator.link.before_transaction = site.made_again
         assert await site.commit(7) == {ErrorCode.NONE}
         assert await site.committed() == {(await site.topics.get("orders")).id: 7}
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize("times", range(2, GUARDED_COMMITS))
+def test_nor_for_one_that_is_made_again_while_the_commit_is_repeated(times: int) -> None:
+    async def scenario(site: Site) -> None:
+        site.make_again_before(times)
+        assert await site.commit(7) == {ErrorCode.NONE}
+        assert await site.committed() == {(await site.topics.get("orders")).id: 7}
+
+    with_site(scenario)
+
+
+def test_a_commit_ends_though_the_topics_change_at_each_of_its_attempts() -> None:
+    async def scenario(site: Site) -> None:
+        async def changed() -> None:
+            site.coordinator.link.before_transaction = changed
+            await site.topics.create(f"t{virtual_loop().time()}", 1)
+
+        site.coordinator.link.before_transaction = changed
+        assert await site.commit(7) == {ErrorCode.NONE}
+        assert site.reads.gets == GUARDED_COMMITS
+
+    with_site(scenario)
+
+
+def test_a_commit_of_a_topic_that_was_made_a_moment_ago_waits_for_the_view() -> None:
+    async def scenario(site: Site) -> None:
+        await site.lag()
+        made = await site.topics.create("new", 1)
+        committing = asyncio.ensure_future(site.commit(7, topic="new"))
+        await asyncio.sleep(2 * LOOKUP_S)
+        await site.follow()
+        assert await committing == {ErrorCode.NONE}
+        assert await site.committed() == {made.id: 7}
+
+    with_site(scenario)
+
+
+def test_the_first_attempt_of_a_commit_looks_up_no_topic_that_the_view_lacks() -> None:
+    async def scenario(site: Site) -> None:
+        async def silent(name: str) -> Any:
+            await asyncio.sleep(2 * LOOKUP_S)
+
+        await site.lag()
+        await site.topics.create("new", 1)
+        site.topics.get = silent  # type: ignore[method-assign]  # a double
+        committing = asyncio.ensure_future(site.commit(7, topic="new"))
+        await asyncio.sleep(0)
+        await site.follow()
+        assert await committing == {ErrorCode.NONE}
+        assert virtual_loop().time() < LOOKUP_S
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "at another broker"])
+def test_a_guarded_commit_never_waits_for_a_partition_that_the_view_lacks(elsewhere: bool) -> None:
+    async def scenario(site: Site) -> None:
+        await site.lag()
+        made = await site.topics.create("new", 1)
+        site.elsewhere = object() if elsewhere else None
+        offsets = {TopicPartition(made.id, Partition(0)): CommittedOffset(offset=7, committed_at_ms=0)}
+        began_s = virtual_loop().time()
+        with pytest.raises(Outdated):
+            await site.router.commit("g", NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets, view=site.cache.view)
+        assert virtual_loop().time() == began_s
+        assert await site.committed() == {}
+        await site.follow()
+
+    with_site(scenario)
+
+
+def test_a_commit_of_a_topic_that_does_not_exist_reads_the_store_once_for_the_topics() -> None:
+    async def scenario(site: Site) -> None:
+        assert await site.commit(7, topic="none") == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert site.reads.gets == 1
 
     with_site(scenario)
 

@@ -38,6 +38,8 @@ class Frame(NamedTuple):
     is_owned: bool
     # Bytes of a Produce request that was too long: its records are dropped. 0 for a whole request.
     cut_from: int = 0
+    # Bytes that the largest batch of such a request had.
+    largest_batch_bytes: int = 0
 
 
 class Announced(NamedTuple):
@@ -144,7 +146,7 @@ class FrameReader:
         if shortened.bytes_left:
             return []
         self._shortened = None
-        frame = Frame(shortened.frame(), is_owned=True, cut_from=shortened.size_bytes)
+        frame = Frame(shortened.frame(), True, shortened.size_bytes, shortened.largest_batch_bytes)
         return [frame, *self._cut(data[ends_at:], is_owned=False)]
 
     def _begin(self, size_bytes: int, received: memoryview) -> None:

@@ -57,6 +57,7 @@ from gateway.records.append import (
     target_named,
 )
 from gateway.records.append import ProduceRequest as AppendRequest
+from gateway.records.oversized_requests import OVERSIZED_PAUSE_S, OversizedRequests
 from gateway.records.partitioning import CheckedBatch
 from gateway.records.refused_batches import RefusedBatches, SentBatch
 from gateway.routing.forward_queue import NOT_AWAITED, ForwardedAppend
@@ -122,6 +123,7 @@ class _Request:
         "context",
         "header",
         "nodes",
+        "pause_s",
         "produced",
         "response",
         "segments_left",
@@ -157,6 +159,8 @@ class _Request:
         # Segments that hold batches of this request and are not decided yet.
         self.segments_left = 0
         self.timer: asyncio.TimerHandle | None = None
+        # Delay of the answer, so that the client does not repeat the request at once.
+        self.pause_s = 0.0
 
     def release(self) -> None:
         """Releases the memory that the log has not taken over."""
@@ -173,6 +177,7 @@ class KafkaProduce:
         self._leaders = leaders
         self._threads = BoundedExecutor(THREADS)
         self._traffic = broker.metrics.traffic.kafka
+        self._oversized = OversizedRequests(broker.settings.request_bytes_max)
 
     def begin(
         self,
@@ -199,6 +204,14 @@ class KafkaProduce:
             now_s=now_s,
             timeout_s_max=self._broker.settings.produce_timeout_ms / 1000,
         )
+        if frame.cut_from:
+            self._oversized.warn(
+                frame.cut_from,
+                host=connection.client_host,
+                client_id=header.client_id or "",
+                listener=connection.listener.name,
+                now_s=now_s,
+            )
         with acting(authorized):
             self._resolve(request, message, frame)
         request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))
@@ -239,7 +252,9 @@ class KafkaProduce:
                 try:
                     partition = partition_of(target.topic, each.index)
                     if frame.cut_from:
-                        raise self._request_too_large(frame.cut_from)
+                        if frame.largest_batch_bytes <= target.batch_bytes_max:
+                            request.pause_s = OVERSIZED_PAUSE_S
+                        raise self._oversized.error(frame.cut_from)
                     batch = _stored(each.records, is_kept=is_kept)
                     if len(batch) > target.batch_bytes_max:
                         raise _too_large(batch, target)
@@ -249,15 +264,6 @@ class KafkaProduce:
                 else:
                     request.batches.append(_Batch(result, target, partition, batch))
         request.response.responses = responses
-
-    def _request_too_large(self, size_bytes: int) -> TooLarge:
-        bytes_max = self._broker.settings.request_bytes_max
-        return TooLarge(
-            f"the request has {size_bytes} bytes; the broker takes {bytes_max}",
-            hint="Send smaller requests (max.request.size, batch.size), or raise request_bytes_max.",
-            size=size_bytes,
-            bytes_max=bytes_max,
-        )
 
     def _check(self, batch: _Batch, version: int, budget: OpeningBudget) -> bool:
         """Checks the batch, and keeps its header or the error. Returns False, and does nothing, if that would take long."""
@@ -334,6 +340,9 @@ class KafkaProduce:
         if request.acks is Acks.NONE:
             self._finish_unanswered(request)
             return
+        if request.pause_s:
+            request.connection.run(lambda: self._finish_later(request))
+            return
         if any(isinstance(each.pending, UnverifiedRejection | ForwardedAppend) for each in request.batches):
             request.connection.run(lambda: self._await_outcomes(request))
             return
@@ -376,6 +385,10 @@ class KafkaProduce:
     def _deadline_reached(self, request: _Request) -> None:
         if not request.answer.is_decided:
             self._finish(request)
+
+    async def _finish_later(self, request: _Request) -> None:
+        await asyncio.sleep(request.pause_s)
+        self._finish(request)
 
     async def _await_outcomes(self, request: _Request) -> None:
         """Waits for batches whose outcome only another broker or the bucket knows."""

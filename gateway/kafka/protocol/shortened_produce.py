@@ -47,6 +47,8 @@ class ShortenedProduce:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = self.bytes_left = size_bytes
+        # Bytes of the largest batch so far.
+        self.largest_batch_bytes = 0
         self._kept = bytearray()
         # Bytes that the parser passes over before it gets others.
         self._passed = 0
@@ -106,6 +108,7 @@ class ShortenedProduce:
 
     def _records(self, flexible: bool) -> _Steps:
         size = (yield from self._uvarint(copied=False)) - 1 if flexible else int.from_bytes((yield _Step(0, 4)), "big", signed=True)
+        self.largest_batch_bytes = max(size, self.largest_batch_bytes)
         kept = min(size, BATCH_OVERHEAD_BYTES)
         self._keep(bytes([kept + 1]) if flexible else kept.to_bytes(4, "big", signed=True))
         if size <= 0:

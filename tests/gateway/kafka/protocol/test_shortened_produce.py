@@ -98,6 +98,16 @@ def test_a_shortened_request_has_the_same_partitions_and_the_header_of_each_batc
                 )
 
 
+@pytest.mark.parametrize("version", [3, 9, 13])
+@pytest.mark.parametrize("sizes", [(), (None, 0), (10, 300, 20), (5_000, None)])
+def test_the_size_of_the_largest_batch_is_kept(version: int, sizes: tuple[int | None, ...]) -> None:
+    batches = [(index, None if size is None else bytes(size)) for index, size in enumerate(sizes)]
+    body = memoryview(frame_of(version, [("orders", bytes(16), batches), ("others", bytes(16), [])]))[LENGTH_BYTES:]
+    short = ShortenedProduce(len(body))
+    short.feed(body)
+    assert short.largest_batch_bytes == max([size or 0 for size in sizes], default=0)
+
+
 def test_of_a_long_request_little_is_kept() -> None:
     batch = BATCH[:BATCH_OVERHEAD_BYTES] + bytes(5 << 20)
     assert len(shortened(frame_of(9, [("orders", bytes(16), [(0, batch), (1, batch)])]), [64 << 10])) < 300

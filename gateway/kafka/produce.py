@@ -214,6 +214,10 @@ class KafkaProduce:
             )
         with acting(authorized):
             self._resolve(request, message, frame)
+        request.admission = admission
+        if not request.batches:
+            self._append(request)
+            return
         request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))
         budget = OpeningBudget()
         takes_long = [batch for batch in request.batches if not self._check(batch, header.api_version, budget)]

@@ -1,4 +1,5 @@
-"""Produce requests above request_bytes_max: when they are answered, and what the log says. Without a broker, on a virtual clock."""
+"""Produce requests without a batch to append, such as those above request_bytes_max: when they are answered, and what the log says.
+Without a broker, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.kit.segments.batches import batch_of
 from tests.simulation.virtual_loop import run as run_virtually
 
 VERSION = 9
-MESSAGE_TOO_LARGE = 10
+UNKNOWN_TOPIC, MESSAGE_TOO_LARGE = 3, 10
 SMALL, LARGE = batch_of(b"x" * 900_000), batch_of(b"x" * 2_000_000)
 
 
@@ -123,3 +124,28 @@ def test_the_clients_that_were_warned_about_take_bounded_memory() -> None:
         oversized.warn(5 << 20, host="192.0.2.1", client_id=f"{number:0{2 * CLIENT_ID_MAX}}"[::-1], listener="kafka", now_s=0.0)
         assert len(oversized._warned_s) <= WARNED_MAX
     assert all(len(client_id) == CLIENT_ID_MAX for _, client_id in oversized._warned_s)
+
+
+def test_a_request_without_a_batch_to_append_waits_for_no_memory() -> None:
+    async def main() -> None:
+        log = OneTopicLog()
+        held = log.admit_now(log.budget.bytes_max)
+        assert held is not None
+        requests = requests_alone(log)
+        first, waiting = connected(requests)
+        send(first, produce([batch_of(b"a")]))
+        await asyncio.sleep(0.01)
+        assert not waiting.written
+        connection, transport = connected(requests)
+        send(connection, produce([batch_of(b"a")], topic="missing"))
+        await asyncio.sleep(0)
+        assert codes(transport) == [[UNKNOWN_TOPIC]]
+        held.release()
+        await asyncio.sleep(0.01)
+        assert codes(waiting) == [[0]]
+        assert log.budget.bytes_used == 0
+        for each in (waiting, transport):
+            each.abort()
+        await asyncio.sleep(0.01)
+
+    run_virtually(main())

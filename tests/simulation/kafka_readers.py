@@ -12,7 +12,7 @@ position that does not hold is a promise that was broken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -91,6 +91,8 @@ class _Fetch(NamedTuple):
 
     wanted: Mapping[int, tuple[int, int, int]]
     is_full: bool
+    # The partitions that the node is asked for as the broker of the reader's rack.
+    from_rack: frozenset[int]
 
 
 class KafkaReader(RouteStream):
@@ -143,9 +145,13 @@ class KafkaReader(RouteStream):
             self._refreshed_s = now_s
             self._preferred.clear()
         by_node: dict[int, list[int]] = {}
+        from_rack = set()
         for partition in sorted(client.leaders):
             self._partitions.setdefault(partition, _Position())
-            by_node.setdefault(self._node_of(partition), []).append(partition)
+            node_id = self._node_of(partition)
+            by_node.setdefault(node_id, []).append(partition)
+            if self._preferred.get(partition) == node_id:
+                from_rack.add(partition)
         for node_id, partitions in by_node.items():
             if node_id in self._fetching:
                 continue
@@ -158,7 +164,7 @@ class KafkaReader(RouteStream):
                 raise
             if not ready or node_id in self._fetching:
                 continue
-            fetch = self._next_fetch(node_id, ready)
+            fetch = self._next_fetch(node_id, ready, from_rack)
             asked = line.send("Fetch", self._version, self._request(topic, node_id, fetch))
             self._fetching.add(node_id)
             if self._rack:
@@ -236,14 +242,14 @@ class KafkaReader(RouteStream):
 
     # ── fetches ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _next_fetch(self, node_id: int, ready: Sequence[int]) -> _Fetch:
+    def _next_fetch(self, node_id: int, ready: Sequence[int], from_rack: Collection[int]) -> _Fetch:
         session = self._sessions.setdefault(node_id, _Session())
         wanted = {}
         for partition in ready:
             position = self._partitions[partition]
             leader_epoch = self._client.leaders[partition].leader_epoch
             wanted[partition] = (position.offset, leader_epoch, position.epoch if self._names_epochs else -1)
-        return _Fetch(wanted, session.epoch == 0)
+        return _Fetch(wanted, session.epoch == 0, frozenset(ready).intersection(from_rack))
 
     def _request(self, topic: Topic, node_id: int, fetch: _Fetch) -> FetchRequest:
         session = self._sessions[node_id]
@@ -291,7 +297,7 @@ class KafkaReader(RouteStream):
                     self._client.learn_node(node.node_id, node.host)
                 for named in answer.responses:
                     for data in named.partitions:
-                        self._take_partition(topic, node_id, data, fetch, judge)
+                        self._take_partition(topic, data, fetch, judge)
         except TidelogError as error:
             self._clients.note(f"{self.name}: {error.message}")
             session.restart(keeps_id=True)
@@ -306,7 +312,7 @@ class KafkaReader(RouteStream):
         self._clients.note(f"{self.name} was answered {code} for its session {session.session_id} in epoch {session.epoch}")
         session.restart(keeps_id=code == ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-    def _take_partition(self, topic: Topic, node_id: int, data: Any, fetch: _Fetch, judge: Callable[[int, int], None]) -> None:
+    def _take_partition(self, topic: Topic, data: Any, fetch: _Fetch, judge: Callable[[int, int], None]) -> None:
         partition = data.partition_index
         position = self._partitions[partition]
         offset = fetch.wanted[partition][0]
@@ -341,7 +347,7 @@ class KafkaReader(RouteStream):
                 data.high_watermark,
                 next_offset=position.offset,
                 log_start_offset=data.log_start_offset,
-                may_be_old=self._preferred.get(partition) == node_id,
+                may_be_old=partition in fetch.from_rack,
             )
         )
 

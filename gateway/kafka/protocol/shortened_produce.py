@@ -23,6 +23,8 @@ from segments.records.batch import BATCH_OVERHEAD_BYTES, LENGTH_BYTES_MIN
 # The longest request whose records are dropped, as Kafka's default for socket.request.max.bytes. It takes no memory.
 SHORTENED_BYTES_MAX: Final = 100 << 20
 KEPT_BYTES_MAX: Final = 64 << 10
+# Tagged fields of one struct. The versions that are served define none; each costs a turn of the parser, however short it is.
+TAGS_MAX: Final = 16
 # The versions of Produce that are served: of others the layout is not known.
 VERSIONS: Final = range(3, 14)
 FLEXIBLE_SINCE: Final = 9
@@ -127,7 +129,10 @@ class ShortenedProduce:
 
     def _tags(self, flexible: bool) -> _Steps:
         if flexible:
-            for _ in range((yield from self._uvarint())):
+            count = yield from self._uvarint()
+            if count > TAGS_MAX:
+                raise MalformedFrame(f"a struct has {count} tagged fields; {TAGS_MAX} are taken")
+            for _ in range(count):
                 yield from self._uvarint()
                 yield from self._copied((yield from self._uvarint()))
 

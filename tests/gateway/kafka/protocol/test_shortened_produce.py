@@ -14,7 +14,7 @@ from gateway.kafka.protocol import shortened_produce
 from gateway.kafka.protocol.apis import APIS, decode_header
 from gateway.kafka.protocol.errors import MalformedFrame
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
-from gateway.kafka.protocol.shortened_produce import KEPT_BYTES_MAX, SHORTENED_BYTES_MAX, ShortenedProduce
+from gateway.kafka.protocol.shortened_produce import KEPT_BYTES_MAX, SHORTENED_BYTES_MAX, TAGS_MAX, ShortenedProduce
 from metadata.errors import TooLarge
 from segments.records.batch import BATCH_OVERHEAD_BYTES, parse_header
 from tests.kit.gateway.kafka_codec import INSTALLED
@@ -136,6 +136,20 @@ def test_a_request_with_more_beside_its_records_than_may_be_kept_is_refused() ->
     long_name = struct.pack(">hhih", PRODUCE, 9, 1, 1) + b"c\0" + b"\xff\xff\xff\x7f"  # a transactional id of 256 MiB
     with pytest.raises(TooLarge, match="not records"):
         ShortenedProduce(1 << 20).feed(memoryview(long_name))
+
+
+@pytest.mark.parametrize("is_header", [True, False])
+def test_a_struct_with_more_tagged_fields_than_may_be_is_refused_as_soon_as_it_says_so(is_header: bool) -> None:
+    def feed(count: int) -> ShortenedProduce:
+        short = ShortenedProduce(1 << 20)
+        head = struct.pack(">hhih", PRODUCE, 9, 1, 1) + b"c"
+        before = b"" if is_header else b"\0" + b"\0" + bytes(6) + b"\x02" + b"\x02o" + b"\x01"  # one topic without a partition
+        short.feed(memoryview(head + before + bytes([count])))
+        return short
+
+    assert feed(TAGS_MAX).bytes_left
+    with pytest.raises(MalformedFrame, match="17 tagged fields"):
+        feed(TAGS_MAX + 1)
 
 
 def test_bytes_that_are_no_request_raise_nothing_but_what_closes_the_connection() -> None:

@@ -32,7 +32,7 @@ from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse
 from segments.wal.session_listing import ListedSession, SessionListing
 
 FORMAT_VERSION = 1
-# Pause before a claim is tried again.
+# Pause before a claim, or a seal, is tried again.
 CLAIM_PAUSE_S = 0.2
 _FIRST = SegmentSeq(0)
 
@@ -187,7 +187,6 @@ async def seal(
     *,
     by: Session | None,
     now_ms: Callable[[], int],
-    pause_s: float = 0.2,
     patience_s: float = math.inf,
 ) -> SessionListing:
     """Ends another broker's session, and returns its committed prefix, which can't grow from now on.

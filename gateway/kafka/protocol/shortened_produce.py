@@ -23,7 +23,10 @@ from segments.records.batch import BATCH_OVERHEAD_BYTES, LENGTH_BYTES_MIN
 # The longest request whose records are dropped, as Kafka's default for socket.request.max.bytes. It takes no memory.
 SHORTENED_BYTES_MAX: Final = 100 << 20
 KEPT_BYTES_MAX: Final = 64 << 10
-# Tagged fields of one struct. The versions that are served define none; each costs a turn of the parser, however short it is.
+# Steps of the parser for one request. Batches in all partitions take fewer, up to KEPT_BYTES_MAX. 64 KiB of shorter fields would
+# hold the event loop for tenths of a second.
+STEPS_MAX: Final = 1 << 14
+# Tagged fields of one struct. The versions that are served define none; each costs some steps.
 TAGS_MAX: Final = 16
 # The versions of Produce that are served: of others the layout is not known.
 VERSIONS: Final = range(3, 14)
@@ -57,6 +60,7 @@ class ShortenedProduce:
         self._steps = self._request()
         self._step: _Step | None = next(self._steps)
         self._piece = bytearray()
+        self._steps_taken = 0
 
     def feed(self, data: memoryview) -> None:
         """Takes the next bytes. Raises MalformedFrame, and TooLarge where too much of the request is not records."""
@@ -80,6 +84,9 @@ class ShortenedProduce:
 
     def _advance(self) -> None:
         piece, self._piece, self._passed = bytes(self._piece), bytearray(), 0
+        self._steps_taken += 1
+        if self._steps_taken > STEPS_MAX:
+            raise self._too_large(f"over {STEPS_MAX} fields that are not records")
         try:
             self._step = self._steps.send(piece)
         except StopIteration:  # bytes behind the last field are no error, as in Kafka
@@ -168,8 +175,8 @@ class ShortenedProduce:
 
     def _check_room(self, size: int) -> None:
         if len(self._kept) + size > KEPT_BYTES_MAX:
-            raise TooLarge(
-                f"a request has {self.size_bytes} bytes, and over {KEPT_BYTES_MAX} of them are not records",
-                hint="Send fewer partitions in one request.",
-                size=self.size_bytes,
-            )
+            raise self._too_large(f"over {KEPT_BYTES_MAX} of them are not records")
+
+    def _too_large(self, why: str) -> TooLarge:
+        hint = "Send fewer partitions in one request."
+        return TooLarge(f"a request has {self.size_bytes} bytes, and {why}", hint=hint, size=self.size_bytes)

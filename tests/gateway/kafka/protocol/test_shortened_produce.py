@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,13 @@ from gateway.kafka.protocol import shortened_produce
 from gateway.kafka.protocol.apis import APIS, decode_header
 from gateway.kafka.protocol.errors import MalformedFrame
 from gateway.kafka.protocol.hot_messages import PartitionProduceData, ProduceRequest, TopicProduceData
-from gateway.kafka.protocol.shortened_produce import KEPT_BYTES_MAX, SHORTENED_BYTES_MAX, TAGS_MAX, ShortenedProduce
+from gateway.kafka.protocol.shortened_produce import (
+    KEPT_BYTES_MAX,
+    SHORTENED_BYTES_MAX,
+    STEPS_MAX,
+    TAGS_MAX,
+    ShortenedProduce,
+)
 from metadata.errors import TooLarge
 from segments.records.batch import BATCH_OVERHEAD_BYTES, parse_header
 from tests.kit.gateway.kafka_codec import INSTALLED
@@ -31,7 +38,9 @@ TOPICS = st.lists(
 )
 
 
-def frame_of(version: int, topics: list[tuple[str, bytes, list[tuple[int, bytes | None]]]], client_id: str | None = "c") -> bytes:
+def frame_of(
+    version: int, topics: Sequence[tuple[str, bytes, Sequence[tuple[int, bytes | None]]]], client_id: str | None = "c"
+) -> bytes:
     """A request with its length."""
     request = ProduceRequest(
         transactional_id=None,
@@ -150,6 +159,28 @@ def test_a_struct_with_more_tagged_fields_than_may_be_is_refused_as_soon_as_it_s
     assert feed(TAGS_MAX).bytes_left
     with pytest.raises(MalformedFrame, match="17 tagged fields"):
         feed(TAGS_MAX + 1)
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+@pytest.mark.parametrize("is_in_topic", [True, False], ids=["partitions", "topics"])
+def test_a_request_of_many_short_fields_is_refused_before_all_of_them_are_parsed(version: int, is_in_topic: bool) -> None:
+    count = KEPT_BYTES_MAX // (4 if is_in_topic else 2)
+    topics = [("", bytes(16), [(0, None)] * count)] if is_in_topic else [("", bytes(16), [])] * count
+    body = memoryview(frame_of(version, topics))[LENGTH_BYTES:]
+    short = ShortenedProduce(len(body))
+    with pytest.raises(TooLarge, match="are not records"):
+        short.feed(body)
+    assert short._steps_taken <= STEPS_MAX + 1
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_as_many_batches_as_are_kept_have_fewer_fields_than_may_be(version: int) -> None:
+    batch = BATCH[:BATCH_OVERHEAD_BYTES] + bytes(16 << 10)
+    topics = [("t", bytes(16), [(0, batch)])] * (KEPT_BYTES_MAX // 100)
+    body = memoryview(frame_of(version, topics))[LENGTH_BYTES:]
+    short = ShortenedProduce(len(body))
+    short.feed(body)
+    assert len(APIS[PRODUCE].decode(short.frame(), decode_header(short.frame()).body_offset, version).topic_data) == len(topics)
 
 
 def test_bytes_that_are_no_request_raise_nothing_but_what_closes_the_connection() -> None:

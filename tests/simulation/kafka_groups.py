@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, NoReturn, cast
 
 from gateway.api import BrokerApi
 from gateway.concurrency.shutdown import InterruptibleWaits
@@ -101,6 +101,13 @@ ERRORS: Final[dict[int, type[TidelogError]]] = {
 }
 
 
+class UnreachablePeers:
+    """Refuses what a broker forwards to the coordinator of a group. A group that moves while a call waits is met by its clients."""
+
+    async def call(self, at: BrokerRegistration, method: str, *_: object, **__: object) -> NoReturn:
+        raise Unavailable(f"{at.broker_id} can't be reached for {method}")
+
+
 class ModelTopics:
     """The topics of a world of groups, as each broker knows them at once."""
 
@@ -177,7 +184,9 @@ class KafkaHandlers:
         served = cast(
             "BrokerApi",
             SimpleNamespace(
-                groups=GroupRouter(groups, coordinators, cast("TopicCache", topics), cast("PeerChannels", None), view),
+                groups=GroupRouter(
+                    groups, coordinators, cast("TopicCache", topics), cast("PeerChannels", UnreachablePeers()), view
+                ),
                 topic_cache=topics,
                 registration=lambda broker_id: brokers().get(broker_id),
             ),

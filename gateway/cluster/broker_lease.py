@@ -205,7 +205,7 @@ class BrokerLease:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._store.revoke_lease(self.lease)
         except (TidelogError, TimeoutError) as error:
-            log.warning("deregistration failed key=%s: %s; the lease ends by itself", self._key, error or "no answer in time")
+            log.warning("deregistration failed key=%s: %s; the lease ends by itself", self._key, str(error) or "no answer in time")
 
 
 def _registered(held: KeyValue) -> BrokerRegistration | None:

@@ -148,11 +148,11 @@ class BucketIsolationMonitor:
         except AlreadyExists:
             return False
         except (TidelogError, TimeoutError) as error:
-            log.info("bucket probe failed bytes=%s: %s", size, error or "no answer in time")
+            log.info("bucket probe failed bytes=%s: %s", size, str(error) or "no answer in time")
             return False
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 await self._bucket.delete(key)
         except (TidelogError, TimeoutError) as error:
-            log.info("bucket probe not deleted key=%s: %s; the object is unused", key, error or "no answer in time")
+            log.info("bucket probe not deleted key=%s: %s; the object is unused", key, str(error) or "no answer in time")
         return True

@@ -63,12 +63,13 @@ from gateway.topics.names import (
     commit_by_names,
     known_partitions,
     resolve_partitions,
+    viewed_partitions,
 )
 from metadata.errors import NoCoordinator, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.model import Generation, InstanceId, JoinRequest, MemberId, Protocol, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
-from metadata.store.write_batcher import Outdated, UnchangedSince
+from metadata.store.write_batcher import UnchangedSince
 
 # Wait for the view of the topics before committed offsets are answered by names. Clients wait 30 s and longer.
 CATCH_UP_S: Final = 5.0
@@ -424,15 +425,13 @@ class KafkaGroups:
         self, topics: Iterable[tuple[str, bytes, Sequence[int]]], *, by_id: bool, only_known: bool = False
     ) -> Sequence[TopicPartition | TidelogError]:
         """Returns the partitions of these topics, or why a caller may not name them. `only_known`: never waits, and raises Outdated
-        unless this broker's view has all of them."""
+        where this broker's view lacks one."""
         named = [(self._name(name, topic_id, by_id=by_id), numbers) for name, topic_id, numbers in topics]
         known = [(topic, numbers) for topic, numbers in named if isinstance(topic, NamedTopic)]
         if len(known) == len(named) and (partitions := known_partitions(self._broker, known)) is not None:
             return partitions
-        if only_known:
-            raise Outdated
         asked = [NamedPartition(topic.topic, number, topic.topic_id) for topic, numbers in known for number in numbers]
-        found = iter(await resolve_partitions(self._broker, asked))
+        found = iter(viewed_partitions(self._broker, asked) if only_known else await resolve_partitions(self._broker, asked))
         return [topic if isinstance(topic, TidelogError) else next(found) for topic, numbers in named for _ in numbers]
 
 

@@ -323,6 +323,14 @@ def _partition_of(topic: Topic | TidelogError, number: int) -> TopicPartition | 
         return error.with_traceback(None)
 
 
+def viewed_partitions(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
+    """Returns each partition, or why the present call may not name it, without a wait. Raises Outdated where the view lacks one."""
+    found = [_partition(broker, each) for each in named]
+    if any(isinstance(each, NotFound) for each in found):
+        raise Outdated
+    return found
+
+
 async def _read_missing(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
     """Returns topics from the metadata store. Those that are left out are in this broker's view by now, or do not exist."""
     missing = list(dict.fromkeys(names))

@@ -54,4 +54,4 @@ async def write_index(store: ObjectStore, session: SessionId, block: IndexBlock,
     except AlreadyExists:
         return  # another broker has taken over from the session as well
     except (TidelogError, TimeoutError) as error:
-        log.info("index not written key=%s: %s", key, error or "no answer in time")
+        log.info("index not written key=%s: %s", key, str(error) or "no answer in time")

@@ -354,7 +354,7 @@ class SegmentWriter:
             except Corrupt:
                 raise
             except (TidelogError, TimeoutError) as error:
-                log.warning("reading back failed seq=%s: %s; retrying", seq, error or "no answer in time")
+                log.warning("reading back failed seq=%s: %s; retrying", seq, str(error) or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     async def _is_trimmed(self, seq: SegmentSeq) -> bool:
@@ -373,7 +373,7 @@ class SegmentWriter:
                 async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                     is_trimmed = await self._is_trimmed(seq)
             except (TidelogError, TimeoutError) as error:
-                reason = error or "no answer in time"
+                reason = str(error) or "no answer in time"
                 if asyncio.get_running_loop().time() > deadline_s:
                     raise OutcomeUnknown(f"the trim markers of session {self._session.id} can't be read: {reason}") from error
                 log.warning("reading trim markers failed session=%s: %s; retrying", self._session.id, reason)
@@ -414,7 +414,7 @@ class SegmentWriter:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                 await self._store.create(key, encode_index(self._session.id, block))
         except (TidelogError, TimeoutError) as error:
-            log.info("index not written key=%s: %s", key, error or "no answer in time")
+            log.info("index not written key=%s: %s", key, str(error) or "no answer in time")
 
     def _end(self, seq: SegmentSeq, *, unknown: OutcomeUnknown | None = None) -> None:
         """Ends the session at `seq`: refuses that segment and all unsent ones. Earlier segments go on.

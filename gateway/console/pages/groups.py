@@ -57,7 +57,7 @@ async def _lag(view: View, name: str) -> dict[str, Any]:
     try:
         history = await lag_history(view, name, raises_unavailable=True)
         present = present_lag(history)
-        if present is None and not view.is_fragment:
+        if present is None and not view.is_fragment and not (history or {}).get("silent_brokers"):
             present = await view.api.get("v1", "groups", name)
     except ApiRefused as error:
         return {"refused": error.message}

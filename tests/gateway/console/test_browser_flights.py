@@ -22,6 +22,9 @@ pytestmark = IN_CHROMIUM
 ROWS_OF_A_PAGE = 50
 # Stands between the thousands of a number.
 THIN = "\u202f"
+# The listeners of the window, once both charts of the history are drawn: htmx swaps the part before they are.
+CHARTS = "() => document.querySelectorAll('#history .plot canvas').length === 2 && window.listeners"
+CHARTS_AS = "before => document.querySelectorAll('#history .plot canvas').length === 2 && window.listeners === before"
 DRAWN_AGAIN = """
 (before) => {
   const place = document.querySelector('#history .plot');
@@ -324,17 +327,16 @@ def test_the_lag_of_a_group_is_followed_in_the_list_and_on_its_page(watched: Wat
     assert page.locator("#history .plot canvas").count() == 2
     assert page.get_by_role("region", name="Lag by topic").get_by_role("link", name=TOPIC, exact=True).count() == 1
     look(watched, "flights-lag")
-    listeners = page.evaluate("window.listeners")
+    listeners = page.wait_for_function(CHARTS).json_value()
     drawn = page.locator("#history .plot").first.get_attribute("data-values") or ""
     with page.expect_response(lambda answer: answer.request.headers.get("hx-request") == "true") as refreshed:
         pass
     assert refreshed.value.status == 200
     page.wait_for_function(DRAWN_AGAIN, arg=drawn)
-    page.wait_for_function("before => window.listeners === before", arg=listeners)  # those before the refresh were destroyed
+    page.wait_for_function(CHARTS_AS, arg=listeners)  # those before the refresh were destroyed
     page.get_by_text("The figures").first.click()
     page.get_by_role("button", name="Switch between dark and light").click()
-    assert page.locator("#history .plot canvas").count() == 2, "it is drawn again in the other colours"
-    assert page.evaluate("window.listeners") == listeners
+    page.wait_for_function(CHARTS_AS, arg=listeners)  # it is drawn again in the other colours
     history = page.request.get(f"{watched.url}/v1/groups/{GROUP}/lag-history").json()
     assert set(history["lag_records"]) == {behind}
 

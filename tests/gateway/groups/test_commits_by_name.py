@@ -4,13 +4,14 @@ virtual clock."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gateway.access.authorization import acting
 from gateway.concurrency.shutdown import InterruptibleWaits
 from gateway.groups.router import GroupRouter
 from gateway.kafka.call import KafkaCall
@@ -19,6 +20,7 @@ from gateway.kafka.groups import BY_ID, KafkaGroups
 from gateway.kafka.listener_config import Route
 from gateway.kafka.protocol.client_messages import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from gateway.topics.names import COMMIT_CATCH_UP_S, GUARDED_COMMITS, LOOKUP_S
+from metadata.errors import NotAuthorized
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset, read_offsets
 from metadata.model import Partition, TopicId, TopicPartition
@@ -97,7 +99,14 @@ class Site:
             self.coordinator.link.before_transaction = between
 
     async def commit(
-        self, offset: int, *, generation: int = 1, partitions: int = 1, member: str | None = None, topic: str = "orders"
+        self,
+        offset: int,
+        *,
+        generation: int = 1,
+        partitions: int = 1,
+        member: str | None = None,
+        topic: str = "orders",
+        more: Sequence[str] = (),
     ) -> set[int]:
         """Returns the codes of the partitions."""
         asked = [OffsetCommitRequestPartition(partition_index=each, committed_offset=offset) for each in range(partitions)]
@@ -105,11 +114,11 @@ class Site:
             group_id="g",
             member_id=self.member if member is None else member,
             generation_id_or_member_epoch=generation,
-            topics=[OffsetCommitRequestTopic(name=topic, partitions=asked)],
+            topics=[OffsetCommitRequestTopic(name=name, partitions=asked) for name in (topic, *more)],
         )
         connection: Any = SimpleNamespace(listener=SimpleNamespace(route=Route.DIRECT))
-        [answer] = (await self.kafka.commit(KafkaCall(connection, BY_ID - 1, "tests", None), request)).topics
-        return {each.error_code for each in answer.partitions}
+        answers = (await self.kafka.commit(KafkaCall(connection, BY_ID - 1, "tests", None), request)).topics
+        return {each.error_code for answer in answers for each in answer.partitions}
 
     async def committed(self) -> dict[TopicId, int]:
         """The committed offset of partition 0 of each life of the topic."""
@@ -162,6 +171,33 @@ def test_a_commit_ends_though_the_topics_change_at_each_of_its_attempts() -> Non
         site.coordinator.link.before_transaction = changed
         assert await site.commit(7) == {ErrorCode.NONE}
         assert site.reads.gets == GUARDED_COMMITS
+
+    with_site(scenario)
+
+
+def test_a_commit_that_also_names_a_refused_topic_is_guarded_and_reads_nothing() -> None:
+    class OnlyOrders:
+        """Stands for a call whose principal may use one topic."""
+
+        changes = False
+
+        def permits(self, kind: str, name: str) -> bool:
+            return kind != "topic" or name == "orders"
+
+        def check(self, kind: str, name: str) -> None:
+            if not self.permits(kind, name):
+                raise NotAuthorized(f"no right to use {name}")
+
+    async def scenario(site: Site) -> None:
+        refused = await site.topics.create("refused", 1)
+        assert await site.cache.wait_for(refused.revision, 1)
+        caller: Any = OnlyOrders()
+        with acting(caller):
+            assert await site.commit(6, more=("refused",)) == {ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            assert site.reads.gets == 0
+            site.coordinator.link.before_transaction = site.made_again
+            await site.commit(7, more=("refused",))
+        assert (await site.committed())[(await site.topics.get("orders")).id] == 7
 
     with_site(scenario)
 

@@ -66,9 +66,9 @@ def restore(
 
     On a terminal it shows what it has found and asks before it seals or writes anything; elsewhere it needs --yes.
 
-    Topics, partitions and the ends of logs come from the bucket itself. Groups, committed offsets, users and ACLs come from the
-    newest snapshot, so what was changed since then is lost. An interrupted restore goes on when it is run again. Exit code 3 when
-    something is damaged.
+    Topics, partitions and the ends of logs come from the bucket itself. Groups, committed offsets, API keys, ACLs and
+    quotas come from the newest snapshot, so what was changed since then is lost. SCRAM users are in no snapshot: create them again.
+    An interrupted restore goes on when it is run again. Exit code 3 when something is damaged.
 
     \b
     tidelog cluster restore --bucket s3://my-bucket/p --etcd http://etcd-0:2379

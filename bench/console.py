@@ -1,4 +1,4 @@
-"""What ten readers of the console cost a producer, and how long its pages take.
+"""Measures how much ten readers of the console slow a producer down, and how long the broker takes for each page.
 
 One broker takes a steady load over gRPC, without readers and while ten people look at pages, in turn (console_readers.py): pages,
 what they load, the refreshes of open pages, and live tails of the topic that is written. Each request of the load is due at a time,

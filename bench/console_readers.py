@@ -137,7 +137,7 @@ def page_times(url: str, topic: str, group: str, *, times: int) -> list[PageTime
 
 
 def wide_page_times(url: str, topic: str, group: str, *, times: int) -> list[PageTime]:
-    """As page_times, for the pages that show a topic with many partitions and a group that reads all of them."""
+    """Times the pages that show a topic with many partitions and a group that reads all of them, as page_times does."""
 
     async def run() -> list[PageTime]:
         async with _session(url) as session:

@@ -156,7 +156,7 @@ def acks_beside_puts(
 
 @dataclass(frozen=True, slots=True)
 class Paced:
-    """What became of requests that were each due at a time."""
+    """Holds the outcomes of requests, each of which was due at a time of its own."""
 
     # From that time to the answer.
     waited_s: list[float]

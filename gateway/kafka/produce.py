@@ -214,8 +214,8 @@ class KafkaProduce:
             )
         with acting(authorized):
             self._resolve(request, message, frame)
-        request.admission = admission
         if not request.batches:
+            request.admission = admission
             self._append(request)
             return
         request.admission = admission or self._broker.cluster_log.admit_now(_memory_of(request))

@@ -1,4 +1,4 @@
-"""What the README and the guides show runs: each command and each program, in the order of its page, on free ports."""
+"""Runs each command and each program of the README and the guides, in the order of its page, on free ports."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Listener(Protocol):
 
 
 class Subscription(NamedTuple):
-    """What a member of KIP-848 says of itself in its first heartbeat."""
+    """Holds the fields by which a KIP-848 member subscribes in its first heartbeat."""
 
     topics: frozenset[str]
     # It subscribes to them by a regular expression.

@@ -27,7 +27,7 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class HeldFlights:
-    """What the broker holds."""
+    """Names a broker and the flights that it holds."""
 
     process: BrokerProcess
     # By partition and offset.

@@ -34,7 +34,7 @@ def store(name: str = "a", *groups: str, requested_s: float = 0.0) -> LagSamples
 
 
 def send(sender: LagSamples, receiver: LagSamples, group: str = "g") -> int:
-    """As one broker asks another; returns how many samples were sent."""
+    """Sends samples as a broker does that another one has asked, and returns their number."""
     store_id, after = receiver.heard(group, sender.store_id)
     found = sender.since(group, after if store_id == sender.store_id else 0)
     receiver.merge(type(found).FromString(found.SerializeToString()), broker_id=sender.store_id, store_id=sender.store_id)
